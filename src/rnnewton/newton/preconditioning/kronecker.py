@@ -3,7 +3,7 @@
 Of one weight matrix W (rows, columns; fused gates are one): inputs a_t (columns), deltas d_t (rows) drawn
 from the model's own outputs, T time steps, B sequences, n scored positions, p parameters.
 
-    A = mean a aᵀ, B = mean d dᵀ over positions, averaged over outer steps; bases Q_A, Q_B, eigenvalues λ_A, λ_B
+    A = mean a aᵀ, B = mean d dᵀ over positions, averaged over outer steps; bases Q, eigenvalues λ
     s = Σ_sequences (Q_Bᵀ (Σ_t d_t a_tᵀ) Q_A)² / n, averaged likewise
     M = Q diag(0.9 s + 0.1 (T B / n) λ_B λ_Aᵀ) Qᵀ, weight by weight
 
@@ -81,8 +81,10 @@ class Kronecker:
     # -- learning ------------------------------------------------------------------------------------------
 
     def update(self, linearization: Linearization, generator: torch.Generator | None) -> float:
-        """One sampled adjoint over the curvature batch. A batch with non-finite traffic leaves the averages
-        alone."""
+        """One sampled adjoint over the curvature batch. A batch with non-finite traffic is left out.
+
+        Bases must stand before moments are taken in them: the first chunk speaks for the whole batch.
+        """
         decay = min(1 - 1 / (self.steps + 1), self.settings.decay)
         due = self.steps < self.settings.refresh_always or self.steps % self.settings.refresh == 0
         sums: list[Tensor] = []
@@ -94,13 +96,13 @@ class Kronecker:
             self._check_layout(chunk)
             here = self._positions_of(chunk)
             _accumulate(sums, self._factor_sums(chunk))
-            if (
-                not positions
-            ):  # the bases must stand before moments are taken: the first chunk speaks for the batch
+            if not _finite(sums):
+                return SAMPLED_ADJOINT_AND_MOMENTS
+            if not positions:
                 self._refresh(sums, here, decay, due)
             positions = [a + b for a, b in zip(positions or [0] * len(here), here, strict=True)]
             _accumulate(moments, self._chunk_moments(chunk))
-        if moments and all(bool(torch.isfinite(part).all()) for part in (*sums, *moments)):
+        if moments and _finite(moments):
             self._average(sums, moments, positions, linearization.count, decay)
         self._rebuild()
         return SAMPLED_ADJOINT_AND_MOMENTS
@@ -301,6 +303,10 @@ class Kronecker:
         factor = self._new_factor(size, size > 0, device)
         factor.load_state_dict(saved)
         return factor
+
+
+def _finite(parts: list[Tensor]) -> bool:
+    return not parts or bool(torch.stack([torch.isfinite(part).all() for part in parts]).all())
 
 
 def _accumulate(totals: list[Tensor], parts: list[Tensor]) -> None:
