@@ -1,0 +1,1 @@
+"""Problems that are made, not read."""
