@@ -13,6 +13,7 @@ answering the mean scores 0.167.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,13 +50,13 @@ class MarkedAddition:
             index += 1
 
     def _draw(self, sequences: int, stream: int, dtype: torch.dtype) -> Chunk:
-        # Two words of seed: torch's generator takes 64 bits.
-        generator = torch.Generator().manual_seed((self.seed << 32) ^ stream)
-        numbers = torch.rand(self.length, sequences, generator=generator, dtype=torch.float64)
+        # numpy's generator, because torch's takes no more than 32 bits of seed
+        generator = np.random.default_rng((self.seed, stream))
+        numbers = torch.from_numpy(generator.random((self.length, sequences)))
         early = max(1, self.length // 10)
         late = max(early + 1, self.length // 2)
-        first = torch.randint(0, early, (sequences,), generator=generator)
-        second = torch.randint(early, late, (sequences,), generator=generator)
+        first = torch.from_numpy(generator.integers(0, early, sequences))
+        second = torch.from_numpy(generator.integers(early, late, sequences))
         column = torch.arange(sequences)
         marks = torch.zeros_like(numbers)
         marks[first, column] = 1
