@@ -7,7 +7,7 @@ A chunk is `(inputs, targets)`, optionally with `at` and `state`; a batch is a c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -101,7 +101,7 @@ class LinearizableProblem:
     """A model that linearises itself (`linearize`, `mean_loss`), such as `rnnewton.RecurrentModel`, as a `Problem`."""
 
     def __init__(self, model: nn.Module, passes: PassSettings = PassSettings()) -> None:
-        self.model = model
+        self.model: Any = model  # by duck typing: `linearize` and `mean_loss`
         self.passes = passes
         self._parameters = list(model.parameters())
         frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
@@ -168,7 +168,7 @@ class LinearizableProblem:
             yield parameter, piece.view_as(parameter)
 
     @contextmanager
-    def _borrowed(self, flat: Tensor) -> Iterator[None]:
+    def _borrowed(self, flat: Tensor) -> Generator[None]:
         """Weights lent for a loss. `.data` leaves the version counters alone: the point itself does not move."""
         kept = [p.data for p in self._parameters]
         try:

@@ -1,0 +1,62 @@
+"""How far the quadratic can be trusted: p = (f(x) − f(0)) / (q(x) − q(0)), with f and q of stated examples.
+
+p: number of parameters. x and tilt are (p,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rnnewton.newton.vector import dot
+
+_BELIEVED = 10.0  # |q| must be so many times the rounding of f before p means anything
+_PASS_ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Measured:
+    f: float  # f(x) − f(0)
+    p: float | None  # None where rounding hides it; −inf where f is not finite
+    absurd: bool  # the quadratic promises more than the whole loss
+
+
+class Trust:
+    def __init__(
+        self,
+        loss: Callable[[Tensor], float],
+        before: float,
+        rounding: float,
+        tilt: Tensor | None = None,
+    ) -> None:
+        """`tilt` is g − g_c: f̃(x) = f_c(θ + x) + tiltᵀx has the slope of the gradient batch (Tatzel et al. 2025)."""
+        self._loss = loss
+        self._before = before
+        self._rounding = rounding
+        self._tilt = tilt
+
+    def measure(self, x: Tensor, q: float) -> Measured:
+        return self.judge(self._loss(x), x, q)
+
+    def judge(self, loss: float, x: Tensor, q: float) -> Measured:
+        """The same with f(θ + x) known already."""
+        f = loss - self._before
+        if self._tilt is not None:
+            f += float(dot(self._tilt, x))
+        absurd = self._before > 0 and -q > self._before
+        if not math.isfinite(f):
+            return Measured(math.inf, -math.inf, absurd)
+        if not q < 0 or -q < _BELIEVED * self._rounding:
+            return Measured(f, None, absurd)
+        return Measured(f, f / q, absurd)
+
+
+def rounding_of(loss: float, scored: int, dtype: torch.dtype, precision: str | None) -> float:
+    """How far a loss summed in float64 can be off: a bias like the weights' own rounding, and noise averaged over n."""
+    scale = abs(loss)
+    reduced = _PASS_ROUNDING.get(precision or "", 0.0) / math.sqrt(max(scored, 1))
+    return scale * (torch.finfo(dtype).eps + reduced)
