@@ -1,0 +1,45 @@
+"""Multiplicative LSTM (thesis, chapter 4.4 and appendix): the gates of an LSTM, driven by M(t) instead of H_out(t−1).
+
+Legend: B sequences, h units; drive.gates is (B, 4·h) in the order h, input, forget, output; the rest (B, h).
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from rnnewton.recurrent.cells.base import After, Cell, Drive, HiddenCell, Moment, Weights
+from rnnewton.recurrent.cells.factor import factor, factor_adjoint, factor_tangent
+from rnnewton.recurrent.cells.memory import remember, remember_adjoint, remember_tangent
+
+
+class Kept(NamedTuple):
+    h_in: Tensor
+    omega: Tensor
+    phi: Tensor | None
+    rho: Tensor
+    chi: Tensor
+    xi: Tensor
+    m: Tensor
+
+
+class MultiplicativeLSTM(Cell):
+    name = "mlstm"
+    gates = ("h", "input", "forget", "output")
+    gated = True
+    factored = True
+
+    def forward(self, weights: Weights, drive: Drive, before: HiddenCell) -> tuple[HiddenCell, Kept]:
+        chi, xi, m = factor(weights, drive, before)
+        gates = weights.recurrent.onto(drive.gates, m)
+        state, squashed = remember(gates, before, True, self.squash_input)
+        return state, Kept(*squashed, chi, xi, m)
+
+    def tangent(self, weights: Weights, moment: Moment, drive: Drive, before: HiddenCell) -> HiddenCell:
+        r_m = factor_tangent(weights, moment.kept, drive, before)
+        r_gates = weights.recurrent.onto(drive.gates, r_m)
+        return remember_tangent(r_gates, before, moment, moment.kept, self.squash_input)
+
+    def adjoint(self, weights: Weights, moment: Moment, after: After) -> tuple[Drive, HiddenCell]:
+        d_gates, d_cell_before = remember_adjoint(after, moment, moment.kept, self.squash_input)
+        d_chi, d_xi, d_out_before = factor_adjoint(weights, moment.kept, d_gates)
+        return Drive(d_gates, d_chi, d_xi), HiddenCell(d_out_before, d_cell_before)

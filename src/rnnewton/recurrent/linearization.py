@@ -1,0 +1,243 @@
+"""One forward pass, then any number of gradients and damped Gauss-Newton products (DESIGN.md, "Units").
+
+Legend: T steps, B sequences, h units, O outputs; v, gradient and product are flat vectors in parameter order.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from rnnewton.newton.problem import WeightTraffic
+from rnnewton.recurrent.architecture import Architecture
+from rnnewton.recurrent.blocks import Block
+from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
+from rnnewton.recurrent.chunk import FORMS, TAPS, EagerChunk, Structural
+from rnnewton.recurrent.losses import LOSSES
+from rnnewton.recurrent.matrices import Arithmetic
+from rnnewton.recurrent.memory import Memory, Tile, plan_of
+from rnnewton.recurrent.network import cut, network_of
+from rnnewton.recurrent.passes.adjoint import Flow, Tap
+from rnnewton.recurrent.reference import reference_loss
+
+
+class Choices(NamedTuple):
+    """How to compute, never what."""
+
+    memory: Memory = "stored"
+    arithmetic: Arithmetic = Arithmetic(torch.float32)
+    spacing: str = "even"
+
+
+class RecurrentLinearization:
+    """`jvp`, `vjp`, `gradient` and `gauss_newton` at the weights that the model had when this was made."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        flat: Tensor,
+        blocks: list[Block],
+        count: int,
+        choices: Choices = Choices(),
+        listed: bool = False,
+        unchanged: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.architecture, self.count = architecture, count
+        self._flat, self._blocks, self._listed, self._unchanged = flat, blocks, listed, unchanged
+        self._arithmetic = choices.arithmetic
+        self.net = network_of(architecture, flat.to(choices.arithmetic.dtype), choices.arithmetic)
+        self._tiles: list[list[tuple[Tile, EagerChunk]]] = []
+        with self._arithmetic.active(flat.device):
+            for block in blocks:
+                self._tiles.append(self._opened(block, choices, len(blocks)))
+        losses = [chunk.loss_sum for tiles in self._tiles for _, chunk in tiles]
+        self.loss = torch.stack(losses).sum() / count
+
+    def gradient(self) -> Tensor:
+        with self._passes() as into:
+            for chunk in self._chunks():
+                chunk.gradient(into)
+        return self._own(into / self.count)
+
+    def gauss_newton(
+        self,
+        v: Tensor,
+        structural: float = 0.0,
+        tikhonov: float = 0.0,
+        form: str = "matching",
+        tap: str = "output",
+    ) -> Tensor:
+        """(G + mu G_s + lambda I) v."""
+        self._check_structural(form, tap)
+        along = cut(self.net.layout, self._direction(v), self._arithmetic)
+        with self._passes() as into:
+            for chunk in self._chunks():
+                chunk.product(along, into, Structural(structural, form, tap))
+        product = into / self.count
+        if tikhonov:
+            product = product + tikhonov * v.to(product.dtype)
+        return self._own(product)
+
+    def jvp(self, v: Tensor) -> Any:
+        """R(outputs) (T, B, O) and R(states), a NamedTuple of (T, B, h) per layer; a list of pairs for a list of
+        chunks."""
+        along = cut(self.net.layout, self._direction(v), self._arithmetic)
+        pairs: list[tuple[Tensor, list[State]]] = []
+        with self._passes():
+            for tiles in self._tiles:
+                parts = [chunk.jvp(along) for _, chunk in tiles]
+                outputs = self._own(torch.cat([part[0] for part in parts], 1))
+                states = [
+                    self._joined([part[1][layer] for part in parts]) for layer in range(len(parts[0][1]))
+                ]
+                pairs.append((outputs, states))
+        return pairs if self._listed else pairs[0]
+
+    def vjp(self, outputs: Any = None, states: Any = None) -> Tensor:
+        """Jᵀ of cotangents of the outputs (T, B, O) and of the states (what `jvp` returns; a field may be None);
+        lists of them for a list of chunks. Not divided by n."""
+        each_outputs = outputs if self._listed and outputs is not None else [outputs] * len(self._tiles)
+        each_states = states if self._listed and states is not None else [states] * len(self._tiles)
+        with self._passes() as into:
+            for tiles, d_z, d_states in zip(self._tiles, each_outputs, each_states, strict=True):
+                for tile, chunk in tiles:
+                    chunk.vjp(self._columns(d_z, tile), self._tapped(d_states, tile), into)
+        return self._own(into)
+
+    def hessian(self, v: Tensor) -> Tensor:
+        """The exact Hessian of the mean loss times v, by torch.func over the reference loop."""
+        self._direction(v)
+
+        def loss(flat: Tensor) -> Tensor:
+            sums = [reference_loss(self.architecture, flat, block) for block in self._blocks]
+            return torch.stack(sums).sum() / self.count
+
+        return self._own(torch.func.jvp(torch.func.grad(loss), (self._flat,), (v,))[1])
+
+    def traffic(self, generator: Generator | None = None) -> Iterator[list[WeightTraffic]]:
+        """What flows through every weight, a list per tile of sequences; targets drawn from the model's own outputs,
+        or the true ones without a generator."""
+        self._check_unchanged()
+        names = self._block_names()
+        for chunk in self._chunks():
+            with torch.no_grad(), self._arithmetic.active(self._flat.device):
+                yield [_traffic(names[flow.block.start], flow) for flow in chunk.flows(generator)]
+
+    @property
+    def last_states(self) -> list[list[State]]:
+        """The states after the last step, per chunk, for whoever carries them on."""
+        return [
+            [
+                self._joined([chunk.last[layer] for _, chunk in tiles], 0)
+                for layer in range(self.architecture.depth)
+            ]
+            for tiles in self._tiles
+        ]
+
+    def _opened(self, block: Block, choices: Choices, share: int) -> list[tuple[Tile, EagerChunk]]:
+        steps, sequences = block.inputs.shape[:2]
+        memory = choices.memory // share if isinstance(choices.memory, int) else choices.memory
+        itemsize = choices.arithmetic.dtype.itemsize
+        plan = plan_of(self.architecture, steps, sequences, memory, choices.spacing, itemsize)
+        loss = LOSSES[self.architecture.loss]
+        block = _in_dtype(block, choices.arithmetic.dtype)
+        return [
+            (tile, EagerChunk(self.net, loss, block.sequences(*tile), plan.segments, plan.stored))
+            for tile in plan.tiles
+        ]
+
+    def _chunks(self) -> Iterator[EagerChunk]:
+        for tiles in self._tiles:
+            for _, chunk in tiles:
+                yield chunk
+
+    def _passes(self) -> "_Passes":
+        self._check_unchanged()
+        return _Passes(self._arithmetic, self._flat)
+
+    def _check_unchanged(self) -> None:
+        if not self._unchanged():
+            raise RuntimeError(
+                "the model's weights changed after this linearisation was made; call model.linearize again"
+            )
+
+    def _check_structural(self, form: str, tap: str) -> None:
+        if form not in FORMS:
+            raise ValueError(f"form={form!r} is not known; take 'matching' or 'squared'")
+        if tap not in TAPS:
+            raise ValueError(f"tap={tap!r} is not known; take 'output' or 'cell'")
+        if tap == "cell" and not self.net.cell.gated:
+            raise ValueError(f"tap='cell' needs a gated cell; {self.architecture.cell!r} has only an output")
+
+    def _direction(self, v: Tensor) -> Tensor:
+        if v.shape != self._flat.shape or v.dtype != self._flat.dtype or v.device != self._flat.device:
+            raise ValueError(
+                f"a direction is a flat vector of {self._flat.numel()} numbers, {self._flat.dtype} on "
+                f"{self._flat.device}; {tuple(v.shape)}, {v.dtype} on {v.device} was given"
+            )
+        return v.detach().to(self._arithmetic.dtype)
+
+    def _own(self, x: Tensor) -> Tensor:
+        return x.to(self._flat.dtype)
+
+    def _joined(self, states: list[State], dim: int = 1) -> State:
+        return type(states[0])(*(self._own(torch.cat(parts, dim)) for parts in zip(*states)))
+
+    def _columns(self, x: Tensor | None, tile: Tile) -> Tensor | None:
+        return None if x is None else x[:, tile.start : tile.stop].to(self._arithmetic.dtype)
+
+    def _tapped(self, states: Any, tile: Tile) -> list[Tap] | None:
+        if states is None:
+            return None
+        return [
+            Tap(
+                out=self._columns(state.out, tile),
+                cell=self._columns(state.cell, tile) if isinstance(state, HiddenCell) else None,
+            )
+            if isinstance(state, Hidden | HiddenCell)
+            else Tap()
+            for state in states
+        ]
+
+    def _block_names(self) -> dict[int, str]:
+        """The name of the first weight of every fused block, by its start in the flat vector."""
+        names: dict[int, str] = {}
+        start = 0
+        for named in self.net.layout.names:
+            names[start] = named.name
+            start += torch.Size(named.shape).numel()
+        return names
+
+
+class _Passes:
+    """A zero accumulator, no autograd, and the precision switched on for the products inside."""
+
+    def __init__(self, arithmetic: Arithmetic, flat: Tensor) -> None:
+        self._into = torch.zeros_like(flat, dtype=arithmetic.dtype)
+        self._contexts = (torch.no_grad(), arithmetic.active(flat.device))
+
+    def __enter__(self) -> Tensor:
+        for context in self._contexts:
+            context.__enter__()
+        return self._into
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+
+
+def _in_dtype(block: Block, dtype: torch.dtype) -> Block:
+    def cast(x: Tensor) -> Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    state = block.state and [type(s)(*(x.detach().to(dtype) for x in s)) for s in block.state]
+    return Block(cast(block.inputs), cast(block.targets), block.scored, state)
+
+
+def _traffic(name: str, flow: Flow) -> WeightTraffic:
+    source = flow.source
+    if source is None:
+        source = flow.delta.new_ones(1, 1, 1).expand(*flow.delta.shape[:2], 1)
+    block = flow.block
+    return WeightTraffic(name, block.start, block.rows, block.columns, source, flow.delta)
