@@ -26,6 +26,8 @@ from rnnewton.newton.vector import dot, norm
 
 NOTHING_TO_DO = "the gradient is zero: nothing to do"
 NOT_FINITE = "the loss or the gradient is not finite at the weights themselves"
+_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
 NOT_LOWER = "no step length lowers the loss on the gradient batch"
 
 
@@ -61,6 +63,7 @@ class Curved:
 
     batch: Batch
     linearization: Linearization
+    loss: float
     scored: int
     characters: int
 
@@ -111,14 +114,14 @@ class OuterStep:
         pair = None if halves is None else halves(batch, self.generator)
         if pair is None:
             point = self.problem.linearize(batch)
-            return Slope(float(point.loss), point.gradient(), point.count, characters)
+            return Slope(self._loss_here(point, batch), point.gradient(), point.count, characters)
         counts: list[int] = []
         losses: list[float] = []
         gradients: list[Tensor] = []
         for half in pair:
             point = self.problem.linearize(half)
             counts.append(point.count)
-            losses.append(float(point.loss))
+            losses.append(self._loss_here(point, half))
             gradients.append(point.gradient())
         total = sum(counts)
         shares = [count / total for count in counts]
@@ -141,7 +144,7 @@ class OuterStep:
         characters = self.problem.characters(chosen)
         self.meter.forward(characters)
         point = self.problem.linearize(chosen)
-        return Curved(chosen, point, point.count, characters)
+        return Curved(chosen, point, self._loss_here(point, chosen), point.count, characters)
 
     def _subset(self, batch: Batch, fraction: float) -> Batch:
         return batch if fraction >= 1 else self.problem.subset(batch, fraction, self.generator)
@@ -149,17 +152,15 @@ class OuterStep:
     def _trust(self, batch: Batch, slope: Slope, curved: Curved) -> Trust:
         """Where f is measured when the quadratic is judged."""
         ratio = self.settings.ratio
-        precision = self.settings.passes.precision
         if ratio == "gradient":
-            rounding = rounding_of(slope.loss, slope.scored, self.origin.dtype, precision)
+            rounding = rounding_of(slope.loss, self.origin.dtype)
             return Trust(lambda x: self._loss(x, batch), slope.loss, rounding)
-        before = float(curved.linearization.loss)
-        rounding = rounding_of(before, curved.scored, self.origin.dtype, precision)
+        rounding = rounding_of(curved.loss, self.origin.dtype)
         tilt = None
         if ratio == "corrected":
             tilt = slope.gradient - curved.linearization.gradient()
             self.meter.slope(curved.characters)
-        return Trust(lambda x: self._loss(x, curved.batch), before, rounding, tilt)
+        return Trust(lambda x: self._loss(x, curved.batch), curved.loss, rounding, tilt)
 
     def _conjugate_gradient(self, quadratic: Quadratic, trust: Trust, curved: Curved) -> Run:
         damping, cg = self.memory.damping, self.settings.cg
@@ -168,7 +169,7 @@ class OuterStep:
         if line_search is not None:
             search = DirectionSearch(
                 lambda x: self._loss(x, curved.batch),
-                float(curved.linearization.loss),
+                curved.loss,
                 line_search,
                 self.origin,
             )
@@ -261,6 +262,14 @@ class OuterStep:
     def _idle(self, run: Run, slope: Slope) -> bool:
         """Whether there was nothing to minimise: no slope, so no step, which is not a failure."""
         return run.iterations == 0 and not bool(slope.gradient.any())
+
+    def _loss_here(self, point: Linearization, batch: Batch) -> float:
+        """f(θ): the linearisation's own, unless its passes round more coarsely than a loss does."""
+        precision = self.settings.passes.precision
+        if precision is None or _DTYPES.get(precision) == self.origin.dtype:
+            return float(point.loss)
+        self.meter.loss(self.problem.characters(batch))
+        return self.problem.loss(batch)
 
     def _loss(self, x: Tensor, batch: Batch) -> float:
         self.meter.loss(self.problem.characters(batch))

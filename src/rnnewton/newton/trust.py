@@ -15,8 +15,6 @@ from torch import Tensor
 from rnnewton.newton.vector import dot
 
 _BELIEVED = 10.0  # |q| must be so many times the rounding of f before p means anything
-_PASS_ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -55,8 +53,6 @@ class Trust:
         return Measured(f, f / q, absurd)
 
 
-def rounding_of(loss: float, scored: int, dtype: torch.dtype, precision: str | None) -> float:
-    """How far a loss summed in float64 can be off: a bias like the weights' own rounding, and noise averaged over n."""
-    scale = abs(loss)
-    reduced = _PASS_ROUNDING.get(precision or "", 0.0) / math.sqrt(max(scored, 1))
-    return scale * (torch.finfo(dtype).eps + reduced)
+def rounding_of(loss: float, dtype: torch.dtype) -> float:
+    """How far a loss that is summed in float64 can be off, its terms and the weights being rounded."""
+    return abs(loss) * torch.finfo(dtype).eps
