@@ -7,6 +7,7 @@ A run folder is read too: its `checkpoints/` hold model folders, and `checkpoint
 import json
 from collections.abc import Callable
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ VERSION = 1
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 INITIALIZATIONS = {"normal": Normal, "sparse-normal": SparseNormal}
 
-# How an alphabet is read back; set by the text layer, which lies above this one.
+# How an alphabet is read back, for whoever has an alphabet of another kind than the text layer's.
 alphabet_reader: Callable[[dict[str, Any]], Any] | None = None
 
 
@@ -115,13 +116,8 @@ def _empty_model(description: dict[str, Any]) -> RecurrentModel:
 
 
 def _alphabet(saved: dict[str, Any]) -> Any:
-    if alphabet_reader is None:  # the text layer registers itself when it is imported
-        from importlib import import_module
-
-        import_module("rnnewton.text.alphabet")
-    if alphabet_reader is None:
-        raise SavedModelError("the model has an alphabet, and nothing here can read one")
-    return alphabet_reader(saved)
+    """By the reader that was set, else by the text layer's, which is imported only now and only by name."""
+    return (alphabet_reader or import_module("rnnewton.text.alphabet").Alphabet.from_dict)(saved)
 
 
 def _model_folder(folder: Path, which: str) -> Path:
