@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rnnewton.recurrent.architecture import Architecture
 from rnnewton.recurrent.cells.base import Drive, Hidden, HiddenCell, State
@@ -17,6 +16,7 @@ from rnnewton.recurrent.passes.adjoint import adjoint_segment, zero_cotangent
 from rnnewton.recurrent.passes.forward import forward_segment, read_out
 from rnnewton.recurrent.passes.tangent import r_read_out, tangent_segment
 from rnnewton.recurrent.passes.tape import Course, LayerTape, Tape, is_derived
+from rnnewton.recurrent.reference import reference_forward
 
 
 def unroll(
@@ -49,24 +49,18 @@ class _Unroll(torch.autograd.Function):
         ctx.architecture, ctx.states = architecture, len(state)
         tape = output[1 + len(state) :]
         ctx.mark_non_differentiable(*tape)
-        ctx.save_for_backward(flat, signal, *tape)
+        ctx.save_for_backward(flat, signal, *state, *tape)
         ctx.save_for_forward(flat, signal, *tape)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        flat, signal, *tensors = ctx.saved_tensors
-        net = network_of(ctx.architecture, flat, Arithmetic(flat.dtype))
-        kind = HiddenCell if net.cell.gated else Hidden
-        tape = _tape(net, tensors, signal.shape[0])
-        after = pack(list(cotangents[1 : 1 + ctx.states]), kind)
+        flat, signal, *rest = ctx.saved_tensors
+        state, tape = rest[: ctx.states], rest[ctx.states :]
+        given = cotangents[: 1 + ctx.states]
         want_inputs = bool(ctx.needs_input_grad[2])
-        pulled = adjoint_segment(net, tape, signal, (0, cotangents[0]), None, after, want_inputs)
-        gradient = torch.zeros_like(flat)
-        for flow in pulled.flows:
-            flow.add_to(gradient, net.arithmetic)
-        before = [x for layer in pulled.before for x in layer]
-        return (None, gradient, pulled.inputs if want_inputs else None, *before)
+        gradient, *before = _Pull.apply(ctx.architecture, want_inputs, flat, signal, *state, *given, *tape)
+        d_inputs = before.pop() if want_inputs else None
+        return (None, gradient, d_inputs, *before)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -85,13 +79,99 @@ class _Unroll(torch.autograd.Function):
         return (r_z, *last, *(None for _ in tensors))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, architecture: Architecture, *tensors: Any) -> Any:
-        """One run per entry of the batched dimension: correct, not fast."""
-        runs: list[Any] = []
-        for index in range(info.batch_size):
-            own = [x if dim is None else x.select(dim, index) for x, dim in zip(tensors, in_dims[1:])]
-            runs.append(_Unroll.apply(architecture, *own))
-        return tuple(torch.stack(results) for results in zip(*runs)), tuple(0 for _ in runs[0])
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _one_by_one(_Unroll, info, in_dims, arguments)
+
+
+class _Pull(torch.autograd.Function):
+    """The walk back as a function of its own. Its derivatives, which are the second ones of the network, go through
+    the reference loop: exact, and slow.
+
+    Arguments: architecture, want_inputs, flat, inputs, states, cotangents of z and the last states, tape.
+    Results: cotangents of flat, of the states, and of the inputs if wanted.
+    """
+
+    @staticmethod
+    def forward(
+        architecture: Architecture, want_inputs: bool, flat: Tensor, inputs: Tensor, *rest: Tensor
+    ) -> Any:  # type: ignore[override]  # torch leaves the arguments open
+        net = network_of(architecture, flat, Arithmetic(flat.dtype))
+        kind = HiddenCell if net.cell.gated else Hidden
+        states = architecture.depth * len(kind._fields)
+        d_z, *d_last = rest[states : 2 * states + 1]
+        tape = _tape(net, list(rest[2 * states + 1 :]), inputs.shape[0])
+        pulled = adjoint_segment(net, tape, inputs, (0, d_z), None, pack(d_last, kind), want_inputs)
+        gradient = torch.zeros_like(flat)
+        for flow in pulled.flows:
+            flow.add_to(gradient, net.arithmetic)
+        before = [x.clone() for layer in pulled.before for x in layer]
+        return (gradient, *before, pulled.inputs) if want_inputs else (gradient, *before)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        architecture, ctx.want_inputs, flat, signal, *rest = inputs
+        states = len(output) - 1 - ctx.want_inputs
+        ctx.architecture, ctx.states, ctx.tensors = architecture, states, len(rest)
+        ctx.save_for_backward(flat, signal, *rest[: 2 * states + 1])
+        ctx.save_for_forward(flat, signal, *rest[: 2 * states + 1])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        flat, signal, *rest = ctx.saved_tensors
+        function, primals = _reference_pull(ctx, flat, signal, rest)
+        _, pull = torch.func.vjp(function, *primals)
+        d_flat, *d_rest = pull(tuple(cotangents))
+        d_signal = d_rest.pop() if signal.is_floating_point() else None
+        return (None, None, d_flat, d_signal, *d_rest, *[None] * (ctx.tensors - len(rest)))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        flat, signal, *rest = ctx.saved_tensors
+        function, primals = _reference_pull(ctx, flat, signal, rest)
+        _, _, r_flat, r_signal, *r_rest = tangents
+        given = (r_flat, *r_rest[: len(rest)], r_signal)
+        filled = tuple(torch.zeros_like(x) if r is None else r for x, r in zip(primals, given))
+        return tuple(torch.func.jvp(function, primals, filled)[1])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _one_by_one(_Pull, info, in_dims, arguments)
+
+
+def _reference_pull(
+    ctx: Any, flat: Tensor, signal: Tensor, rest: list[Tensor]
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """The walk back as torch sees it through the reference loop, and the point where it is taken: flat, the rest, and
+    the inputs if they are real."""
+    architecture, states, want_inputs = ctx.architecture, ctx.states, ctx.want_inputs
+    kind = HiddenCell if 2 * architecture.depth == states else Hidden
+
+    real = signal.is_floating_point()
+
+    def function(flat: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        inputs = rest[-1] if real else signal
+        state, cotangents = rest[:states], rest[states : 2 * states + 1]
+
+        def network(flat: Tensor, inputs: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+            z, courses = reference_forward(architecture, flat, inputs, pack(list(state), kind))
+            return (z, *(x for layer in courses[-1] for x in layer))
+
+        if want_inputs:
+            d_flat, d_inputs, *before = torch.func.vjp(network, flat, inputs, *state)[1](cotangents)
+            return (d_flat, *before, d_inputs)
+        partial = torch.func.vjp(lambda flat, *state: network(flat, inputs, *state), flat, *state)[1]
+        return tuple(partial(cotangents))
+
+    return function, (flat, *rest, signal) if real else (flat, *rest)
+
+
+def _one_by_one(function: Any, info: Any, in_dims: Any, arguments: Any) -> Any:
+    """One run per entry of the batched dimension: correct, not fast."""
+    runs: list[Any] = []
+    for index in range(info.batch_size):
+        own = [x if dim is None else x.select(dim, index) for x, dim in zip(arguments, in_dims)]
+        runs.append(function.apply(*own))
+    return tuple(torch.stack(results) for results in zip(*runs)), tuple(0 for _ in runs[0])
 
 
 def pack(tensors: list[Tensor], kind: type[Hidden] | type[HiddenCell]) -> list[State]:

@@ -181,8 +181,11 @@ class RecurrentModel(nn.Module):
                 self.get_parameter(name).fill_(value)
 
     def _flat(self) -> Tensor:
-        parameters = [self.get_parameter(named.name) for named in self.layout.names]
-        return torch.cat([parameter.reshape(-1) for parameter in parameters])
+        weights: list[Tensor] = []
+        for named in self.layout.names:  # by attribute: under torch.func a parameter is a plain tensor
+            owner, _, letters = named.name.rpartition(".")
+            weights.append(getattr(self.get_submodule(owner), letters).reshape(-1))
+        return torch.cat(weights)
 
     def _stamp(self) -> list[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters()]
