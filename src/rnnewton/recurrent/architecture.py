@@ -43,7 +43,8 @@ class Architecture:
             )
         if self.loss == "squared" and not isinstance(self.outputs, Real):
             raise ValueError(
-                f"loss='squared' predicts real vectors: give outputs=rn.Real({self.outputs}), or take loss='softmax'"
+                f"loss='squared' predicts real vectors: give outputs=rn.Real({self.outputs}), or take"
+                " loss='softmax'"
             )
 
     @property

@@ -3,19 +3,21 @@
 Legend: T steps, B sequences, V inputs, O outputs; flat: all weights in parameter order.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rnnewton.recurrent.architecture import Architecture
-from rnnewton.recurrent.cells.base import Drive, Hidden, HiddenCell, State
+from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
+from rnnewton.recurrent.layout import layout_of
 from rnnewton.recurrent.matrices import Arithmetic
-from rnnewton.recurrent.network import Network, cut, network_of
+from rnnewton.recurrent.network import Network, cut, network_of, zero_state
 from rnnewton.recurrent.passes.adjoint import adjoint_segment, zero_cotangent
-from rnnewton.recurrent.passes.forward import forward_segment, read_out
+from rnnewton.recurrent.passes.forward import external_drive, forward_segment, read_out
 from rnnewton.recurrent.passes.tangent import r_read_out, tangent_segment
-from rnnewton.recurrent.passes.tape import Course, LayerTape, Tape, is_derived
+from rnnewton.recurrent.passes.tape import Course, LayerTape, Tape, is_derived, row
 from rnnewton.recurrent.reference import reference_forward
 
 
@@ -84,8 +86,8 @@ class _Unroll(torch.autograd.Function):
 
 
 class _Pull(torch.autograd.Function):
-    """The walk back as a function of its own. Its derivatives, which are the second ones of the network, go through
-    the reference loop: exact, and slow.
+    """The walk back as a function of its own. Its derivatives, which are the second ones of the network, go
+    through the reference loop: exact, and slow.
 
     Arguments: architecture, want_inputs, flat, inputs, states, cotangents of z and the last states, tape.
     Results: cotangents of flat, of the states, and of the inputs if wanted.
@@ -119,8 +121,7 @@ class _Pull(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         flat, signal, *rest = ctx.saved_tensors
         function, primals = _reference_pull(ctx, flat, signal, rest)
-        _, pull = torch.func.vjp(function, *primals)
-        d_flat, *d_rest = pull(tuple(cotangents))
+        d_flat, *d_rest = torch.func.vjp(function, *primals)[1](tuple(cotangents))
         d_signal = d_rest.pop() if signal.is_floating_point() else None
         return (None, None, d_flat, d_signal, *d_rest, *[None] * (ctx.tensors - len(rest)))
 
@@ -141,8 +142,8 @@ class _Pull(torch.autograd.Function):
 def _reference_pull(
     ctx: Any, flat: Tensor, signal: Tensor, rest: list[Tensor]
 ) -> tuple[Any, tuple[Tensor, ...]]:
-    """The walk back as torch sees it through the reference loop, and the point where it is taken: flat, the rest, and
-    the inputs if they are real."""
+    """The walk back as torch sees it through the reference loop, and the point where it is taken: flat, the
+    rest, and the inputs if they are real."""
     architecture, states, want_inputs = ctx.architecture, ctx.states, ctx.want_inputs
     kind = HiddenCell if 2 * architecture.depth == states else Hidden
 
@@ -159,8 +160,11 @@ def _reference_pull(
         if want_inputs:
             d_flat, d_inputs, *before = torch.func.vjp(network, flat, inputs, *state)[1](cotangents)
             return (d_flat, *before, d_inputs)
-        partial = torch.func.vjp(lambda flat, *state: network(flat, inputs, *state), flat, *state)[1]
-        return tuple(partial(cotangents))
+
+        def of_weights(flat: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+            return network(flat, inputs, *state)
+
+        return tuple(torch.func.vjp(of_weights, flat, *state)[1](cotangents))
 
     return function, (flat, *rest, signal) if real else (flat, *rest)
 
@@ -191,33 +195,29 @@ def _tensors(tape: Tape) -> list[Tensor]:
 
 
 def _tape(net: Network, tensors: list[Tensor], steps: int) -> Tape:
-    """The inverse of `_tensors`: the cell knows what it kept from a forward pass of nothing."""
+    """The inverse of `_tensors`."""
     remaining = iter(tensors)
+    kept, drive = _pattern(net.architecture)
+
+    def refill(fields: Any) -> Any:
+        return type(fields)(*(next(remaining) if filled else None for filled in fields))
+
     layers: list[LayerTape] = []
-    for index in range(net.architecture.depth):
-        model = _shape_of(net, index, tensors[0])
+    for _ in range(net.architecture.depth):
         course = Course(next(remaining), next(remaining) if net.cell.gated else None)
-        kept = _refill(model.kept, remaining)
-        layers.append(
-            LayerTape(course, kept, None if model.drive is None else _refill(model.drive, remaining))
-        )
+        layers.append(LayerTape(course, refill(kept), refill(drive) if is_derived(net.cell) else None))
     return Tape(0, steps, tuple(layers))
 
 
-def _refill(fields: Any, remaining: Any) -> Any:
-    return type(fields)(*(None if x is None else next(remaining) for x in fields))
-
-
-def _shape_of(net: Network, index: int, like: Tensor) -> LayerTape:
-    """One step of one sequence on the meta device: which fields this cell fills."""
-    width = net.architecture.hidden[index]
-
-    def empty(columns: int) -> Tensor:
-        return torch.empty(1, columns, dtype=like.dtype, device="meta")
-
-    weights = net.weights.layers[index].step
-    step = type(weights)(*(w and type(w)(torch.empty_like(w.weight, device="meta")) for w in weights))
-    drive = Drive(empty(len(net.cell.gates) * width), empty(width) if net.cell.factored else None)
-    before = HiddenCell(empty(width), empty(width)) if net.cell.gated else Hidden(empty(width))
-    _, kept = net.cell.forward(step, drive, before)
-    return LayerTape(Course(before.out, None), kept, drive if is_derived(net.cell) else None)
+@lru_cache(maxsize=64)
+def _pattern(architecture: Architecture) -> tuple[Any, Any]:
+    """Which fields of what it keeps, and of its drive, a cell fills: learnt from one step of nothing."""
+    net = network_of(
+        architecture, torch.empty(layout_of(architecture).size, device="meta"), Arithmetic(torch.float32)
+    )
+    inputs = torch.empty(1, 1, architecture.source_size(0), device="meta")
+    weights = net.weights.layers[0]
+    drive = external_drive(weights, inputs, None)
+    before = zero_state(architecture, net.cell, 1, inputs)[0]
+    _, kept = net.cell.forward(weights.step, row(drive, 0), before)
+    return tuple(type(fields)(*(x is not None for x in fields)) for fields in (kept, drive))  # type: ignore[return-value]  # there are two

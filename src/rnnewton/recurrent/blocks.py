@@ -150,7 +150,8 @@ def _same(what: str, value: Tensor, like: Tensor) -> None:
 
 
 def check_values(architecture: Architecture, blocks: list[Block], flat: Tensor) -> int:
-    """The one look at values, before the passes: symbols in range, weights finite; returns n, the scored positions.
+    """The one look at values, before the passes: symbols in range, weights finite; returns n, the scored
+    positions.
 
     On the meta device there is nothing to look at: the checks are left out and a mask counts as all True.
     """
@@ -176,7 +177,8 @@ def check_values(architecture: Architecture, blocks: list[Block], flat: Tensor) 
     answers = torch.stack(flags).tolist()
     if answers[0]:
         raise ValueError(
-            "a weight is not finite (NaN or infinite), so there is nothing to linearise; load an earlier checkpoint"
+            "a weight is not finite (NaN or infinite), so there is nothing to linearise; load an earlier"
+            " checkpoint"
         )
     for (what, value, size), bad in zip(looked, answers[1:]):
         if bad:
@@ -189,7 +191,7 @@ def check_values(architecture: Architecture, blocks: list[Block], flat: Tensor) 
 
 def check_symbols(what: str, value: Tensor, size: int) -> None:
     """The same look for a call that has no targets; under torch.vmap there is no single value to look at."""
-    batched = torch._C._functorch.is_batchedtensor(value)  # torch offers no public name for this question
+    batched: bool = torch._C._functorch.is_batchedtensor(value)  # type: ignore  # torch has no public name for it
     if not value.is_meta and not batched and value.numel() and bool(((value < 0) | (value >= size)).any()):
         raise ValueError(_stray(what, value, size))
 

@@ -1,11 +1,11 @@
 """One block of sequences, linearised: the forward pass once, then gradients and products, all as plain sums.
 
-The caller divides by n. Activations are stored (one segment whose tape is kept) or recomputed (many segments of which
-only the states between them are kept).
-Legend: T steps, B sequences, h units, V inputs, O outputs; z (T, B, O) the network's outputs before the softmax.
+The caller divides by n. Activations are stored (one segment whose tape is kept) or recomputed (many segments
+of which only the states between them are kept).
+Legend: T steps, B sequences, h units, V inputs, O outputs; z (T, B, O) outputs before the softmax.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,10 @@ class Structural(NamedTuple):
     tap: str = "output"
 
 
+def untapped(part: Part) -> None:
+    """No cotangents at the states."""
+
+
 class EagerChunk:
     """The reference for every faster chunk."""
 
@@ -66,13 +70,13 @@ class EagerChunk:
         self.loss_sum, self.last = total, state
 
     def gradient(self, into: Tensor) -> None:
-        for flows in self._pull(lambda part: self._derivative(part)):
+        for flows in self._pull(self._derivative):
             for flow in flows:
                 flow.add_to(into, self.net.arithmetic)
 
     def product(self, along: StackWeights, into: Tensor, structural: Structural) -> None:
-        """into += Jᵀ (H_loss R(z) + mu S R(states)). Recomputed: one walk forward for R(states) between the segments,
-        one walk back that repeats each segment (8 passes for 4)."""
+        """into += Jᵀ (H_loss R(z) + mu S R(states)). Recomputed: one walk forward for R(states) between the
+        segments, one walk back that repeats each segment (8 passes for 4)."""
         r_starts = [zero_cotangent(self._starts[0])]
         last = len(self.segments) - 1
         for index in range(last):
@@ -119,7 +123,7 @@ class EagerChunk:
                 flow.add_to(into, self.net.arithmetic)
 
     def flows(self, generator: Generator | None) -> list[Flow]:
-        """What flows through every weight over all T: at targets drawn from the model, or at the true ones (None)."""
+        """What flows through every weight over all T: at targets drawn from the model; None: at the true."""
 
         def rows(part: Part) -> tuple[int, Tensor] | None:
             return self._derivative(part) if generator is None else self._sampled(part, generator)
@@ -171,7 +175,11 @@ class EagerChunk:
         drawn = self.loss.sample(part.prediction, generator)
         return part.rows[0] - part.tape.start, drawn if mask is None else drawn * mask.unsqueeze(-1)
 
-    def _pull(self, rows, taps=lambda part: None) -> Iterator[list[Flow]]:
+    def _pull(
+        self,
+        rows: Callable[[Part], tuple[int, Tensor] | None],
+        taps: Callable[[Part], list[Tap] | None] = untapped,
+    ) -> Iterator[list[Flow]]:
         """The walk back: the flows of every segment, last segment first."""
         after = zero_cotangent(self._starts[0])
         for index in reversed(range(len(self.segments))):
@@ -203,7 +211,7 @@ def _join(courses: list[Course]) -> State:
 
 
 def _joined_flows(segments: list[list[Flow]]) -> list[Flow]:
-    """Segments in time order; a weight whose outputs are scored only at the end flows in the last one alone."""
+    """Segments in time order; a weight scored only at the end flows in the last one alone."""
     by_block: dict[int, list[Flow]] = {}
     for flows in segments:
         for flow in flows:

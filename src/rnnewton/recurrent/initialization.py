@@ -1,4 +1,4 @@
-"""How weights begin (thesis, chapters 4 and 5): drawn per weight by its name, the same on every machine for a seed."""
+"""How weights begin (thesis, chapters 4 and 5): drawn per weight by its name, alike on every machine."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,7 @@
 """Where each weight lies in the flat vector (the table in DESIGN.md, "The flat vector").
 
-Weights that carry one source into all gates of a cell stand next to each other, so that a slice of the flat vector
-is the fused matrix.
+Weights that carry one source into all gates of a cell stand next to each other, so that a slice of the flat
+vector is the fused matrix.
 
 Legend: h units of a layer, G gates of its cell (h, input, forget, output), V inputs, O outputs.
 """
@@ -20,7 +20,7 @@ from rnnewton.recurrent.cells import Cell, make_cell
 
 @dataclass(frozen=True)
 class Slice:
-    """A block of the flat vector: one weight matrix (rows = to, columns = from), or the fused one of all gates."""
+    """A block of the flat vector: a weight matrix (rows = to, columns = from), or the fused one of all gates."""
 
     start: int
     rows: int

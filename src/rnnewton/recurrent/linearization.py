@@ -30,6 +30,9 @@ class Choices(NamedTuple):
     spacing: str = "even"
 
 
+DEFAULT_CHOICES = Choices()
+
+
 class RecurrentLinearization:
     """`jvp`, `vjp`, `gradient` and `gauss_newton` at the weights that the model had when this was made."""
 
@@ -39,7 +42,7 @@ class RecurrentLinearization:
         flat: Tensor,
         blocks: list[Block],
         count: int,
-        choices: Choices = Choices(),
+        choices: Choices = DEFAULT_CHOICES,
         listed: bool = False,
         unchanged: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -80,8 +83,8 @@ class RecurrentLinearization:
         return self._own(product)
 
     def jvp(self, v: Tensor) -> Any:
-        """R(outputs) (T, B, O) and R(states), a NamedTuple of (T, B, h) per layer; a list of pairs for a list of
-        chunks."""
+        """R(outputs) (T, B, O) and R(states), a NamedTuple of (T, B, h) per layer; a list of pairs for a
+        list of chunks."""
         along = cut(self.net.layout, self._direction(v), self._arithmetic)
         pairs: list[tuple[Tensor, list[State]]] = []
         with self._passes():
@@ -95,8 +98,8 @@ class RecurrentLinearization:
         return pairs if self._listed else pairs[0]
 
     def vjp(self, outputs: Any = None, states: Any = None) -> Tensor:
-        """Jᵀ of cotangents of the outputs (T, B, O) and of the states (what `jvp` returns; a field may be None);
-        lists of them for a list of chunks. Not divided by n."""
+        """Jᵀ of cotangents of the outputs (T, B, O) and of the states (what `jvp` returns; a field may be
+        None); lists of them for a list of chunks. Not divided by n."""
         each_outputs = outputs if self._listed and outputs is not None else [outputs] * len(self._tiles)
         each_states = states if self._listed and states is not None else [states] * len(self._tiles)
         with self._passes() as into:
@@ -116,8 +119,8 @@ class RecurrentLinearization:
         return self._own(torch.func.jvp(torch.func.grad(loss), (self._flat,), (v,))[1])
 
     def traffic(self, generator: Generator | None = None) -> Iterator[list[WeightTraffic]]:
-        """What flows through every weight, a list per tile of sequences; targets drawn from the model's own outputs,
-        or the true ones without a generator."""
+        """What flows through every weight, a list per tile of sequences; targets drawn from the model's own
+        outputs, or the true ones without a generator."""
         self._check_unchanged()
         names = self._block_names()
         for chunk in self._chunks():

@@ -1,7 +1,8 @@
-"""What the outputs are scored by: value, derivative and Hessian-vector product, per position, not yet divided by n.
+"""What the outputs are scored by: value, derivative, Hessian-vector product; sums, not yet divided by n.
 
-Legend: T steps (rows of time that are scored), B sequences, O outputs; z (T, B, O) network outputs before the softmax;
-target (T, B) symbols or (T, B, O) real numbers; mask (T, B) of the scored positions, None for all of them.
+Legend: T steps (rows of time that are scored), B sequences, O outputs; z (T, B, O) network outputs before
+the softmax; target (T, B) symbols or (T, B, O) real numbers; mask (T, B) of the scored positions, None for
+all of them.
 """
 
 from typing import Protocol

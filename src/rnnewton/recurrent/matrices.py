@@ -3,7 +3,7 @@
 Legend: W (rows, columns), rows = to, columns = from; x (N, columns); d (N, rows).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ class Arithmetic(NamedTuple):
             into.addmm_(d.T, a)
 
     @contextmanager
-    def active(self, device: torch.device) -> Iterator[None]:
+    def active(self, device: torch.device) -> Generator[None]:
         """TF32 is a switch of torch's; it is set for these products only."""
         if not (self.tf32 and device.type == "cuda"):
             yield

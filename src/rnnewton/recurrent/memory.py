@@ -1,6 +1,6 @@
 """How a batch is cut so that its passes fit a memory budget: a choice that never changes the result.
 
-Legend: T steps, B sequences, h units, G gates, O outputs; everything is counted in numbers per sequence and step.
+Legend: T steps, B sequences, h units, G gates, O outputs; all counts are numbers per sequence and step.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def plan_of(
 
 
 def numbers(architecture: Architecture) -> tuple[int, int, int]:
-    """Numbers per sequence and step: of the tape, of the passes over it, and of the states between segments."""
+    """Numbers per sequence and step: of the tape, of the passes over it, of the states between segments."""
     cell = make_cell(architecture)
     gates, factored, states = len(cell.gates), 3 * cell.factored, 1 + cell.gated
     tape = sum(width * ((gates if cell.gated else 0) + factored + states) for width in architecture.hidden)

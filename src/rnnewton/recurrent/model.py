@@ -1,5 +1,5 @@
-"""The networks of the thesis as one `nn.Module`: weights in the thesis's letters, autograd by the hand-written passes,
-linearised for products.
+"""The networks of the thesis as one `nn.Module`: weights in the thesis's letters, autograd by the
+hand-written passes, linearised for products.
 
 Legend: T steps, B sequences, h units, V inputs, O outputs.
 """
@@ -25,9 +25,11 @@ from rnnewton.recurrent.memory import Memory
 from rnnewton.recurrent.network import zero_state
 from rnnewton.recurrent.reference import reference_forward
 
+DEFAULT_INIT = Normal(0.1)
+
 
 class RecurrentModel(nn.Module):
-    """A stack of one cell, any depth and widths; see README.md for a first use and DESIGN.md for the weights."""
+    """A stack of one cell, any depth and widths; the weights' names and order are in DESIGN.md."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class RecurrentModel(nn.Module):
         output_bias: bool = False,
         squash_input: bool = False,
         forget_bias: float | None = None,
-        init: Initialization = Normal(0.1),
+        init: Initialization = DEFAULT_INIT,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -75,8 +77,8 @@ class RecurrentModel(nn.Module):
                     parameter.copy_(drawn)
 
     def forward(self, inputs: Tensor, state: list[State] | None = None) -> tuple[Tensor, list[State]]:
-        """Outputs (T, B, O) before the softmax, and the state after the last step, to be given back for the next
-        block. Nothing is detached."""
+        """Outputs (T, B, O) before the softmax, and the state after the last step, to be given back for the
+        next block. Nothing is detached."""
         flat = self._flat()
         sequences, signal = self._signal(inputs, flat)
         before = self._state(state, sequences, flat)
@@ -98,8 +100,8 @@ class RecurrentModel(nn.Module):
         precision: str | None = None,
         spacing: str = "even",
     ) -> RecurrentLinearization:
-        """The network and its loss at the present weights on a batch: one block, two lists of blocks, or a list of
-        chunks `(inputs, targets[, at[, state]])`. `memory`: "stored", "recomputed" or a budget in bytes."""
+        """The network and its loss at the present weights on a batch: one block, two lists of blocks, or a
+        list of `(inputs, targets[, at[, state]])`. `memory`: "stored", "recomputed" or a number of bytes."""
         flat = self._flat().detach()
         blocks, listed = self._blocks(inputs, targets, state, at, flat)
         count = check_values(self.architecture, blocks, flat)
@@ -136,8 +138,8 @@ class RecurrentModel(nn.Module):
     def add_layer(self, width: int) -> None:
         """Grows the stack by one layer on top. Its readout starts at zero, so that the loss is what it was.
 
-        A stack without direct output keeps its readout and adds the new one beside it: it has direct output from
-        then on. Optimisers hold the old parameters and must be made anew.
+        A stack without direct output keeps its readout and adds the new one beside it: it has direct output
+        from then on. Optimisers hold the old parameters and must be made anew.
         """
         old = dict(self.named_parameters())
         like = next(iter(old.values()))
@@ -190,7 +192,7 @@ class RecurrentModel(nn.Module):
     def _stamp(self) -> list[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters()]
 
-    def _signal(self, inputs: Tensor, flat: Tensor) -> tuple[int, Tensor]:
+    def _signal(self, inputs: Any, flat: Tensor) -> tuple[int, Tensor]:
         """The inputs, checked as those of a block whose targets nobody asks for."""
         shape = (*inputs.shape[:2],) if isinstance(inputs, Tensor) else ()
         outputs = self.architecture.outputs

@@ -1,4 +1,4 @@
-"""Each network, slow and obvious: a loop over time and layers around the cell's `forward`, differentiated by torch.
+"""Each network, slow and obvious: a loop over time and layers around the cell's `forward`.
 
 Nothing here shares code with the passes but the cell's equations; tests differentiate this.
 Legend: T steps, B sequences, V inputs, O outputs.

@@ -1,7 +1,7 @@
 """A model on disk: `model.json` says what it is, `weights.safetensors` holds the weights. Never pickle.
 
-A run folder is read too: its `checkpoints/` hold model folders, and `checkpoints/index.json` says which is which:
-{"newest": "step-000012", "best": "step-000010"}.
+A run folder is read too: its `checkpoints/` hold model folders, and `checkpoints/index.json` says which is
+which: {"newest": "step-000012", "best": "step-000010"}.
 """
 
 import json
@@ -45,7 +45,7 @@ def serialize(model: RecurrentModel) -> tuple[bytes, bytes]:
     """The contents of `weights.safetensors` and `model.json`."""
     tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     weights = format_tensors(tensors, metadata={"format": FORMAT})
-    names = {kind: name for name, kind in INITIALIZATIONS.items()}
+    names: dict[type, str] = {kind: name for name, kind in INITIALIZATIONS.items()}
     described = names.get(type(model.init))
     description = {
         "format": FORMAT,
@@ -143,7 +143,8 @@ def _description(folder: Path) -> dict[str, Any]:
         raise SavedModelError(f"{path} is not a description of an rnnewton model")
     if description.get("version") != VERSION:
         raise SavedModelError(
-            f"{path} is of format version {description.get('version')!r}; this rnnewton reads version {VERSION}"
+            f"{path} is of format version {description.get('version')!r}; this rnnewton reads version"
+            f" {VERSION}"
         )
     missing = {"architecture", "init", "seed", "alphabet", "weights_sha256"} - description.keys()
     if missing:

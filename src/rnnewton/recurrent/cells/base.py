@@ -60,14 +60,14 @@ class After(NamedTuple):
 class Moment(NamedTuple):
     """What the forward pass left behind at one time step."""
 
-    before: State
-    after: State
+    before: Any  # the cell's state, Hidden or HiddenCell
+    after: Any
     kept: Any  # the cell's own NamedTuple of (B, h) tensors
     drive: Drive | None  # only for cells whose derivatives are derived
 
 
 class Cell:
-    """A cell is this class with `forward`; `tangent` and `adjoint` by hand make it fast, and are otherwise derived."""
+    """A cell is this class with `forward`; `tangent` and `adjoint` are derived, or by hand, for speed."""
 
     name: ClassVar[str]
     gates: ClassVar[tuple[str, ...]] = ("h",)
@@ -91,7 +91,7 @@ class Cell:
             return self.forward(weights, Drive(**ports), before)[0]
 
         r_ports = {port: value for port, value in present(drive).items() if port in ports}
-        _, state = torch.func.jvp(step, (ports, moment.before), (r_ports, before))
+        state = torch.func.jvp(step, (ports, moment.before), (r_ports, before))[1]
         return state if drive.xi is None else self._with_xi(weights, moment, drive.xi, state)
 
     def adjoint(self, weights: Weights, moment: Moment, after: After) -> tuple[Drive, Any]:
@@ -109,8 +109,7 @@ class Cell:
         def step(ports: dict[str, Tensor], before: Any) -> Any:
             return self.forward(weights, Drive(**ports), before)[0]
 
-        _, pull = torch.func.vjp(step, ports, moment.before)
-        d_ports, before = pull(cotangent)
+        d_ports, before = torch.func.vjp(step, ports, moment.before)[1](cotangent)
         return Drive(**d_ports), before
 
     def _with_xi(self, weights: Weights, moment: Moment, r_xi: Tensor, state: Any) -> Any:
@@ -120,7 +119,7 @@ class Cell:
         def step(xi: Tensor) -> Any:
             return self.forward(weights, Drive(**{**ports, "xi": xi}), moment.before)[0]
 
-        _, more = torch.func.jvp(step, (ports["xi"],), (r_xi,))
+        more = torch.func.jvp(step, (ports["xi"],), (r_xi,))[1]
         return type(state)(*(a + b for a, b in zip(state, more)))
 
 

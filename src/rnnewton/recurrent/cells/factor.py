@@ -1,6 +1,7 @@
-"""The multiplicative intermediate state M(t) = chi ⊙ xi, chi = W_mi I(t), xi = W_mh H(t−1) (thesis, 2.4 and appendix).
+"""The multiplicative intermediate state M(t) = chi ⊙ xi, chi = W_mi I(t), xi = W_mh H(t−1) (thesis, 2.4).
 
-It stands where H(t−1) stands in a cell that is not factored. Legend: B sequences, h units; all tensors (B, h).
+It stands where H(t−1) stands in a cell that is not factored.
+Legend: B sequences, h units; all tensors (B, h).
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The LSTM of 1997 (thesis, chapter 2.2, first half): no forget gate, a self-recurrent weight of 1 on the state.
+"""The LSTM of 1997 (thesis, chapter 2.2, first half): no forget gate, the state is kept by a weight of 1.
 
 Legend: B sequences, h units; drive.gates is (B, 3·h) in the order h, input, output.
 """

@@ -1,11 +1,11 @@
-"""The memory cell that LSTM and mLSTM share, from the gates' pre-activations on (thesis, chapter 2.2 and appendix).
+"""The memory cell that LSTM and mLSTM share, from the gates' pre-activations on (thesis, 2.2, appendix).
 
     H_state(t) = phi ⊙ H_state(t−1) + omega ⊙ H_in(t)      omega, phi, rho: input, forget and output gate
     zeta(t)    = H_state(t) ⊙ rho
     H_out(t)   = tanh(zeta(t))
 
 The original cell has no phi: its internal state has a self-recurrent weight of 1.
-Legend: B sequences, h units, G = 4 gates (h, input, forget, output), 3 without forget; tensors are (B, h) unless said.
+Legend: B sequences, h units, G = 4 gates (h, input, forget, output), 3 without forget; tensors are (B, h).
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Multiplicative LSTM (thesis, chapter 4.4 and appendix): the gates of an LSTM, driven by M(t) instead of H_out(t−1).
+"""Multiplicative LSTM (thesis, chapter 4.4 and appendix): an LSTM whose gates M(t) drives, not H_out(t−1).
 
 Legend: B sequences, h units; drive.gates is (B, 4·h) in the order h, input, forget, output; the rest (B, h).
 """

@@ -1,6 +1,9 @@
-"""Multiplicative RNN (thesis, chapter 2.4): H(t) = tanh(B_h + W_hi I(t) + W_hm M(t)), M(t) = W_mi I(t) ⊙ W_mh H(t−1).
+"""Multiplicative RNN (thesis, chapter 2.4).
 
-chi = W_mi I(t) and xi = W_mh H(t−1), as in the thesis's appendix. Legend: B sequences, h units; all tensors (B, h).
+    H(t) = tanh(B_h + W_hi I(t) + W_hm M(t))        M(t) = W_mi I(t) ⊙ W_mh H(t−1)
+
+chi = W_mi I(t) and xi = W_mh H(t−1), as in the thesis's appendix.
+Legend: B sequences, h units; all tensors (B, h).
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Back-propagation through time over one segment, from cotangents of the outputs and of the states.
 
-Legend: S steps of the segment, B sequences, h units, G gates, V inputs, O outputs; d_x is the derivative of the error
-by x.
+Legend: S steps of the segment, B sequences, h units, G gates, V inputs, O outputs; d_x is the derivative of
+the error by x.
 """
 
 from typing import Any, NamedTuple

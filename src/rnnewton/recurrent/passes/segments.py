@@ -17,8 +17,8 @@ def even(steps: int) -> Segments:
 
 
 def uneven(steps: int) -> Segments:
-    """Segments of …, 3, 2, 1 steps: on the way back the shortest come first, while most states are still kept, and
-    grow longer as the kept states grow fewer: about √(2T) hidden vectors at any time."""
+    """Segments of …, 3, 2, 1 steps: on the way back the shortest come first, while most states are still
+    kept, and grow longer as the kept states grow fewer: about √(2T) hidden vectors at any time."""
     segments: Segments = []
     stop, length = steps, 1
     while stop > 0:

@@ -1,7 +1,7 @@
-"""R-forward: the derivative of states and outputs along a direction v in the weights (thesis, 3.3 and appendix).
+"""R-forward: the derivative of states and outputs along a direction v in the weights (thesis, 3.3).
 
-Legend: S steps of the segment, B sequences, h units, G gates, V inputs, O outputs; r_x is R(x); `along` is v cut into
-matrices, R(W).
+Legend: S steps of the segment, B sequences, h units, G gates, V inputs, O outputs; r_x is R(x); `along` is v
+cut into matrices, R(W).
 """
 
 from torch import Tensor
