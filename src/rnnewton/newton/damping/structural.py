@@ -73,7 +73,7 @@ class Structural(Damping):
         """The thesis ends a CG run at mu(i) ≥ 3 mu0."""
         if self.every is None or not isinstance(start, Structural) or start.mu == 0:
             return True
-        return self.mu < _BOUND * start.mu
+        return self.mu < _BOUND * start.mu * (1 - 1e-9)  # 0.3 is 3 · 0.1, whatever the rounding
 
     def _at(self, mu: float) -> Structural:
         return replace(self, mu=max(mu, self.floor or 0.0))
