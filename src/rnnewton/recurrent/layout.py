@@ -20,7 +20,7 @@ from rnnewton.recurrent.cells import Cell, make_cell
 
 @dataclass(frozen=True)
 class Slice:
-    """A block of the flat vector: a weight matrix, rows = to, columns = from, or the fused one of all gates."""
+    """A block of the flat vector: rows = to, columns = from; one weight matrix, or all gates fused."""
 
     start: int
     rows: int
