@@ -154,10 +154,10 @@ class EagerChunk:
         """H_loss R(z) at the scored steps."""
         if part.rows is None or part.prediction is None:
             return None
-        span = slice(part.rows[0] - part.tape.start, part.rows[1] - part.tape.start)
-        outs = [layer.course.out[1:][span] for layer in part.tape.layers]
-        r_z = r_read_out(self.net, along, outs, [course.out[1:][span] for course in courses])
-        return span.start, self.loss.hessian(part.prediction, r_z, self.block.scored.masked(*part.rows))
+        first = part.rows[0] - part.tape.start
+        outs = [layer.course.out[1 + first :] for layer in part.tape.layers]
+        r_z = r_read_out(self.net, along, outs, [course.out[1 + first :] for course in courses])
+        return first, self.loss.hessian(part.prediction, r_z, self.block.scored.masked(*part.rows))
 
     def _derivative(self, part: Part) -> tuple[int, Tensor] | None:
         if part.rows is None or part.prediction is None:

@@ -92,8 +92,6 @@ def carry(matrix: AnyMatrix, source: Tensor) -> Tensor:
 
 def carry_onto(matrix: AnyMatrix, base: Tensor, source: Tensor) -> Tensor:
     """base (T, B, rows) + W source, as one product."""
-    if not source.is_floating_point():
-        return base + carry(matrix, source)
     return matrix.onto(base.flatten(0, 1), source.flatten(0, 1)).view(base.shape)
 
 
