@@ -98,8 +98,14 @@ def forward_mode_kernels(module: nn.Module) -> Generator[None]:
     if not has_recurrent_layers(module):
         yield
         return
-    with torch.backends.mkldnn.flags(enabled=False):
+    enabled = (
+        torch.backends.mkldnn.enabled
+    )  # not `flags`, which touches more and warns of Intel's graphics cards
+    torch.backends.mkldnn.enabled = False
+    try:
         yield
+    finally:
+        torch.backends.mkldnn.enabled = enabled
 
 
 def has_recurrent_layers(module: nn.Module) -> bool:

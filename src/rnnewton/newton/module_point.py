@@ -166,7 +166,10 @@ class ChunkPoint:
         if not places:
             return {}
         edges = [edge for _, (_, edge, _) in places]
-        found = torch.autograd.grad(self.outputs, edges, list(outputs), retain_graph=True, allow_unused=True)
+        gradients = torch.autograd.grad(
+            self.outputs, edges, list(outputs), retain_graph=True, allow_unused=True
+        )
+        found = cast("Sequence[Tensor | None]", gradients)
         result: dict[Name, list[tuple[Tensor, Tensor]]] = {}
         for (name, (inputs, _, shape)), delta in zip(places, found, strict=True):
             delta = self._weights[0].new_zeros(shape) if delta is None else delta
@@ -181,7 +184,7 @@ def flat_taps(recorder: Recorder) -> list[Tensor]:
 
 
 def _tangent(dual: Tensor) -> Tensor:
-    tangent = cast("Tensor | None", forward_ad.unpack_dual(dual).tangent)
+    tangent = forward_ad.unpack_dual(dual).tangent
     return torch.zeros_like(dual) if tangent is None else tangent.detach().clone()
 
 
