@@ -1,0 +1,64 @@
+"""The native CPU path: the time loops of every cell in C++, built at first use.
+
+Delete this folder and the eager passes do everything.
+"""
+
+import logging
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rnnewton.recurrent.architecture import Architecture
+from rnnewton.recurrent.blocks import Block
+from rnnewton.recurrent.kernels.build import BuildError, load
+from rnnewton.recurrent.kernels.chunk import NativeChunk, Way
+from rnnewton.recurrent.kernels.interface import CELLS, MOST_LAYERS, declare
+
+__all__ = ["NativeChunk", "Way", "library", "open_chunk", "supports", "unavailable"]
+
+AS_IT_IS = Way()
+logger = logging.getLogger("rnnewton.kernels")
+
+
+@lru_cache(maxsize=1)
+def _attempt() -> tuple[Any, str | None]:
+    try:
+        return declare(load()), None
+    except BuildError as error:
+        logger.warning("the native kernels are not used, the eager passes are: %s", error)
+        return None, str(error)
+
+
+def library() -> Any:
+    """The loaded library, built if need be; None where it cannot be had."""
+    return _attempt()[0]
+
+
+def unavailable() -> str | None:
+    """Why there is no library here, or None."""
+    return _attempt()[1]
+
+
+def supports(architecture: Architecture, flat: Tensor) -> str | None:
+    """None if the native path can take this network, else the reason why not. Builds nothing."""
+    if flat.device.type != "cpu":
+        return f"the weights are on {flat.device}; the native path is for the CPU"
+    if flat.dtype != torch.float32:
+        return f"the weights are {flat.dtype}; the native path computes in float32"
+    if architecture.cell not in CELLS:
+        return f"the cell {architecture.cell!r} has no native kernel"
+    if architecture.depth > MOST_LAYERS:
+        return f"{architecture.depth} layers are more than the {MOST_LAYERS} that the native path takes"
+    return None
+
+
+def open_chunk(
+    architecture: Architecture, flat: Tensor, block: Block, way: Way = AS_IT_IS
+) -> tuple[NativeChunk | None, str | None]:
+    """A native chunk and None, or None and the reason why the eager path has to do it."""
+    reason = supports(architecture, flat) or unavailable()
+    if reason is not None:
+        return None, reason
+    return NativeChunk(library(), architecture, flat, block, way), None
