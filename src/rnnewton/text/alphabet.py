@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Kind = Literal["utf8", "bytes"]
-Codes = NDArray[np.uint8] | NDArray[np.uint32]
+Codes = NDArray[np.unsignedinteger[Any]]
 Ids = NDArray[np.integer[Any]]
 
 UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
