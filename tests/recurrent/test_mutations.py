@@ -13,7 +13,7 @@ from rnnewton.recurrent import chunk, losses, network
 from rnnewton.recurrent.cells import CELLS, factor, lstm, memory, mlstm, mrnn, rnn
 from rnnewton.recurrent.passes import adjoint, tangent
 
-# Not derivatives: the forward pass (it has a test of its own against the thesis), the loss, and what only draws.
+# Not derivatives: the forward pass (it has its own test against the thesis), the loss, and what only draws.
 FORWARD = {"forward", "factor", "remember", "value", "prediction", "sample"}
 TARGETS = [
     function
