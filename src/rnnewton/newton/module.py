@@ -174,6 +174,7 @@ class _ModuleFrame:
         self.module, self.loss, self.states = module, loss, states
         self.layers: dict[Name, nn.Module] = {}
         self.forward_mode = False
+        self.transposes = False  # whether second derivatives have been looked at
         self.convex = False  # whether the loss has been looked at
         self._parameters = parameters
 

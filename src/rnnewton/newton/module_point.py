@@ -35,6 +35,7 @@ class Frame(Protocol):
     states: dict[Name, nn.Module]
     layers: dict[Name, nn.Module]
     forward_mode: bool  # jvp by dual numbers instead of by transposing twice
+    transposes: bool  # whether transposing twice was seen to be right
     convex: bool  # whether the loss has been looked at
 
     def weights(self) -> dict[Name, Tensor]: ...
@@ -114,7 +115,10 @@ class ChunkPoint:
         ]
         if not self.frame.forward_mode:
             try:
-                return self._jvp_by_transposing(directions)
+                tangents = self._jvp_by_transposing(directions)
+                if not self.frame.transposes:
+                    self._check_transposed(v, tangents)
+                return tangents
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # some layer has no second derivative (NotImplementedError is one, too)
@@ -131,6 +135,24 @@ class ChunkPoint:
         found = torch.autograd.grad(gradients, cotangents, chosen, retain_graph=True, allow_unused=True)
         tangents = [_or_zeros(t, w).detach() for t, w in zip(found, cotangents, strict=True)]
         return tangents[: len(self.outputs)], tangents[len(self.outputs) :]
+
+    def _check_transposed(self, v: Tensor, tangents: tuple[list[Tensor], list[Tensor]]) -> None:
+        """Once: uᵀ(Jv) = (Jᵀu)ᵀv for a random u. A layer that is differentiable once only may vanish in
+        silence.
+        """
+        generator = torch.Generator().manual_seed(0)  # the check's own: nobody's random state moves
+        flat = [t.double() for t in (*tangents[0], *tangents[1])]
+        probes = [torch.randn(t.shape, generator=generator).to(t) for t in flat]
+        sources = [*self.outputs, *self.taps]
+        cotangents = [probe.to(source.dtype) for probe, source in zip(probes, sources, strict=True)]
+        pulled = self.vjp(cotangents[: len(self.outputs)], cotangents[len(self.outputs) :]).double()
+        left = sum((float((u * t).sum()) for u, t in zip(probes, flat, strict=True)), 0.0)
+        right = float(torch.dot(pulled, v.double()))
+        eps = torch.finfo(v.dtype).eps
+        scale = float(pulled.norm()) * float(v.norm())
+        if abs(left - right) > eps**0.5 * max(abs(left), abs(right)) + 100 * eps * scale:
+            raise RuntimeError("a layer of the module has no second derivative")
+        self.frame.transposes = scale > 0
 
     def _transpose(self) -> tuple[list[Tensor], list[int], list[Tensor]]:
         """Cotangents w, and the gradients g(w) = Jᵀw of the weights that depend on them, with the graph
