@@ -30,7 +30,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         name: parser.add_argument_group((kind.__doc__ or name).lower()) for name, kind in GROUPS.items()
     }
     for group, each in all_settings():
-        if each.name == "text":  # the command's own positional argument
+        if (
+            each.name == "text" or not each.metadata["flag"]
+        ):  # the text is the command's own positional argument
             continue
         kind = each.metadata["kind"]
         help_text = _help(each.metadata["help"], each.default)

@@ -4,7 +4,9 @@ import torch
 
 from rnnewton.lab.settings import ModelSettings, Settings
 from rnnewton.recurrent.architecture import Architecture
+from rnnewton.recurrent.initialization import Normal, SparseNormal
 from rnnewton.recurrent.layout import layout_of
+from rnnewton.recurrent.model import RecurrentModel
 from rnnewton.text.errors import UserError
 
 
@@ -23,6 +25,27 @@ def architecture(model: ModelSettings, symbols: int) -> Architecture:
         output_bias=model.output_bias,
         squash_input=model.squash_input,
     )
+
+
+def build(settings: Settings, symbols: int) -> RecurrentModel:
+    """The network with its first weights, on the device of the settings."""
+    model, name = settings.model, settings.machine.precision
+    kind, _, deviation = model.init.partition(":")
+    init = {"normal": Normal, "sparse": SparseNormal}[kind](float(deviation))
+    return RecurrentModel(
+        model.cell,
+        model.hidden or (),
+        symbols,
+        symbols,
+        direct_input=model.direct_input,
+        direct_output=model.direct_output,
+        bias=model.bias,
+        output_bias=model.output_bias,
+        squash_input=model.squash_input,
+        forget_bias=model.forget_bias,
+        init=init,
+        seed=model.seed,
+    ).to(device=device_of(settings.machine.device), dtype=torch.float64 if name == "fp64" else torch.float32)
 
 
 def parameters(settings: Settings, symbols: int) -> int:

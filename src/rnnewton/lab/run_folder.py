@@ -3,7 +3,7 @@
     config.toml          every setting of the run, resolved: what was not given is here as it was chosen
     environment.json     versions and machine, as the run last started
     metrics.jsonl        one line per report, in order, each step once
-    checkpoints/         see checkpoint.py; the newest, the one before, and the best of each are kept
+    checkpoints/         see checkpoint.py: the newest, the one before, and the best that each of them knows
     samples/             what `rnnewton sample` and the demo wrote
     done.json            the result; written last, so that its presence means a finished run
     .lock                held by the process that trains; the kernel lets go of it when that process dies
@@ -35,6 +35,7 @@ CONFIG, ENVIRONMENT, METRICS, DONE, LOCK = (
     "done.json",
     ".lock",
 )
+INDEX = "index.json"  # in checkpoints/, for rn.load
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,14 @@ class RunFolder:
         path = self.path / name
         if path.is_file() and path.read_bytes() == text.encode():
             return
-        unfinished = path.with_name(f".{name}.{os.getpid()}")
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             unfinished.write_text(text, encoding="utf-8")
             checkpoints.synchronise(unfinished)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
-        checkpoints.synchronise(self.path)
+        checkpoints.synchronise(path.parent)
 
     # ------------------------------------------------------------------ lock
 
@@ -193,6 +194,9 @@ class RunFolder:
     def save_checkpoint(self, summary: Summary, write_model: Callable[[Path], None], state: State) -> Path:
         """Write a checkpoint; then keep it, the one before, and the best that each of the two knows."""
         path = checkpoints.save(self.checkpoints, summary, write_model, state)
+        best = summary.step if summary.best_step is None else summary.best_step
+        index = {"newest": checkpoints.name(summary.step), "best": checkpoints.name(best)}
+        self._write_text(f"checkpoints/{INDEX}", json.dumps(index) + "\n")  # before what it named goes
         newest = [step for step in checkpoints.steps(self.checkpoints) if step <= summary.step][-2:]
         keep = set(newest)
         for step in newest:

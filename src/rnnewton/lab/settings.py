@@ -20,9 +20,11 @@ CELLS = ("rnn", "lstm", "lstm-original", "mrnn", "mlstm")
 OPTIMIZERS = ("hf", "sgd", "momentum", "nesterov", "adam", "lstm-online")
 
 
-def setting(kind: Kind, default: Any, help: str, fixed: bool = True) -> Any:
-    """A field; `fixed` ones make a run what it is and cannot change when it goes on."""
-    return field(default=default, metadata={"kind": kind, "help": help, "fixed": fixed})
+def setting(kind: Kind, default: Any, help: str, fixed: bool = True, flag: bool = True) -> Any:
+    """A field; `fixed` ones make a run what it is and cannot change when it goes on. Not every one has a
+    flag.
+    """
+    return field(default=default, metadata={"kind": kind, "help": help, "fixed": fixed, "flag": flag})
 
 
 def _damping(text: str) -> None:
@@ -34,7 +36,7 @@ def _damping(text: str) -> None:
 
 def _damping_part(part: str) -> str:
     name, colon, number = part.strip().partition(":")
-    if name not in ("structural", "tikhonov", "line-search"):
+    if name not in ("structural", "tikhonov", "line-search", "metric"):
         raise ValueError
     if colon:
         values.number(above=name == "line-search", maximum=1.0 if name == "line-search" else 1e30).read(
@@ -78,6 +80,9 @@ class ModelSettings:
     )
     output_bias: bool = setting(values.switch(), False, "biases on the outputs")
     squash_input: bool = setting(values.switch(), False, "squash the input of gated cells by tanh")
+    forget_bias: float | None = setting(
+        values.number(-100.0), None, "first value of the forget gates' biases (needs --bias)"
+    )
     init: str = setting(
         INIT, "normal:0.1", "first weights; sparse: nine tenths of the recurrent ones are zero"
     )
@@ -104,6 +109,9 @@ class TextSettings:
     )
     merge: str | None = setting(
         values.words("SYMBOLS"), None, "count these symbols as one, the first of them"
+    )
+    digest: str | None = setting(
+        values.words(), None, "checksum of the text, by which a run knows it again", flag=False
     )
 
 
@@ -169,10 +177,10 @@ class OptimizerSettings:
     warm_start: float | None = setting(
         values.number(0.0, maximum=1.0), None, "part of the last solution that the next run starts from"
     )
-    average: float = setting(
+    average: float | None = setting(
         values.number(0.0, maximum=0.9999),
-        0.9,
-        "decay of the averaged weights that are scored beside the last ones; 0: none",
+        None,
+        "decay of the averaged weights that are scored beside the last ones; 0: none (default: chosen)",
     )
     learning_rate: float | None = setting(
         values.number(above=True), None, "first-order: learning rate (default: chosen)"
@@ -368,7 +376,7 @@ def is_fixed(name: str) -> bool:
 def _known(name: str, names: list[str], where: str) -> str:
     """The name itself, `-` or `_`; else the user's error with the nearest that is known."""
     plain = name.replace("-", "_")
-    if plain in names and plain not in GROUPS:
+    if plain in names and plain in _FIELDS:
         return plain
     near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     near = near or difflib.get_close_matches(plain, [*_FIELDS], n=1, cutoff=0.0)
