@@ -29,11 +29,11 @@ def test_they_are_products_of_one_step_jacobians(cell: str) -> None:
     assert found.exact
     with torch.no_grad():
         _, state = model(torch.from_numpy(IDS[:53].astype(np.int64))[:, None])
-    product = None
+    kind = type(state[0])
     steps = []
     for symbol in IDS[53:59].tolist():
 
-        def step(*parts: torch.Tensor, symbol: int = symbol, kind: type = type(state[0])) -> torch.Tensor:
+        def step(*parts: torch.Tensor, symbol: int = symbol) -> torch.Tensor:
             _, after = model.reference(torch.tensor([[symbol]]), [kind(*parts)])
             return torch.cat(tuple(after[-1][0]), -1)[0]
 

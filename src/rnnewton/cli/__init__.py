@@ -20,6 +20,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "score a text with a trained model, in bits per character"),
     "sample": ("sample", "let a trained model write"),
     "time-lag": ("time_lag", "probe how long a model remembers an open bracket"),
+    "jacobians": ("jacobians", "measure how far back a trained model's state reaches"),
     "presets": ("presets", "list the thesis's experiments, or show one"),
     "compare": ("compare", "put runs side by side"),
     "marked-addition": ("marked_addition", "the problem of remembering two marked numbers"),

@@ -70,7 +70,7 @@ class TimeLag:
         }
 
     def rows(self) -> list[tuple[int, list[tuple[float, float]]]]:
-        """About a dozen means for a table, their lags growing geometrically: (lag, [(mean, standard error) of each
+        """About a dozen means for a table: (lag, [(mean, standard error) of each
         context])."""
         count = len(self.lags)
         chosen = sorted({min(count - 1, round(i)) for i in np.geomspace(1, count, 12) - 1})
