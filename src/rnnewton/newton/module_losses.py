@@ -87,15 +87,7 @@ class OutputLoss:
         self._double: Loss = copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
-        value: Any = self.call(outputs, targets)
-        if not isinstance(value, Tensor):
-            raise TypeError(f"the loss gave a {type(value).__name__} instead of a tensor of one number")
-        if value.numel() != 1:
-            raise ValueError(
-                f"the loss gave a tensor of shape {tuple(value.shape)} instead of one number: reduce it, for "
-                f"example by its mean"
-            )
-        return value.reshape(())
+        return _one_number(self.call(outputs, targets))
 
     def in_float64(self, outputs: Any, targets: Any) -> Tensor:
         """The value summed in float64, where the loss allows it: late in training f falls by less than
@@ -103,8 +95,8 @@ class OutputLoss:
         try:
             value = self._double(_doubled(outputs), _doubled(targets))
         except (RuntimeError, TypeError, ValueError):
-            value = self(outputs, targets)
-        return value.detach().double().reshape(())
+            value = self.call(outputs, targets)
+        return _one_number(value).detach().double()
 
     def scored(self, inputs: Any, targets: Any) -> Scored:
         leaves = [leaf for leaf in pytree.tree_leaves(targets) if isinstance(leaf, Tensor)]
@@ -160,6 +152,17 @@ def _as_module(loss: Loss) -> Any:
         return _FUNCTIONS[function](**keywords) if function in _FUNCTIONS else loss
     except TypeError:  # unhashable, or keywords that the module does not have: a loss like any other
         return loss
+
+
+def _one_number(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the loss gave a {type(value).__name__} instead of a tensor of one number")
+    if value.numel() != 1:
+        raise ValueError(
+            f"the loss gave a tensor of shape {tuple(value.shape)} instead of one number: reduce it, for "
+            f"example by its mean"
+        )
+    return value.reshape(())
 
 
 def _doubled(values: Any) -> Any:

@@ -82,7 +82,9 @@ def chunk_traffic(
         weight = layer.module.weight
         assert isinstance(weight, Tensor)
         columns = weight.numel() // rows
-        yield WeightTraffic(f"{name}.weight".lstrip("."), layer.weight, rows, columns, inputs, flowing)
+        transposed = isinstance(layer.module, nn.Embedding)
+        label = f"{name}.weight".lstrip(".")
+        yield WeightTraffic(label, layer.weight, rows, columns, inputs, flowing, transposed)
         if layer.bias is not None:
             ones = flowing.new_ones(*flowing.shape[:2], 1)
             yield WeightTraffic(f"{name}.bias".lstrip("."), layer.bias, rows, 1, ones, flowing)

@@ -1,4 +1,5 @@
-"""What the optimiser sees of a network: flat weights, a loss on a batch, and one point of it ready for products.
+"""What the optimiser sees of a network: flat weights, a loss on a batch, and one point of it ready for
+products.
 
 p: number of parameters, T: time, B: sequences. Flat vectors are (p,), in the order of `module.parameters()`.
 A chunk is `(inputs, targets)`, optionally with `at` and `state`; a batch is a chunk or a list of chunks.
@@ -30,6 +31,7 @@ class WeightTraffic:
     columns: int
     inputs: Tensor  # (T, B, columns), or (T, B) int64 for a look-up
     deltas: Tensor  # (T, B, rows): cotangents at its output, per position, not divided by n
+    transposed: bool = False  # stored as (columns, rows), as torch.nn.Embedding does
 
 
 @runtime_checkable
@@ -75,7 +77,7 @@ class PassSettings:
 
     memory: str | int = "stored"
     precision: str | None = None
-    at: Any = "every"  # positions scored where a chunk does not say so itself: "every", "last" or a (T, B) mask
+    at: Any = "every"  # where a chunk does not say so itself: "every", "last" or a (T, B) mask
 
 
 def as_chunks(batch: Batch) -> list[tuple[Any, ...]]:
@@ -98,7 +100,9 @@ def _describe(value: Any) -> str:
 
 
 class LinearizableProblem:
-    """A model that linearises itself (`linearize`, `mean_loss`), such as `rnnewton.RecurrentModel`, as a `Problem`."""
+    """A model that linearises itself (`linearize`, `mean_loss`), such as `rnnewton.RecurrentModel`, as a
+    `Problem`.
+    """
 
     def __init__(self, model: nn.Module, passes: PassSettings = PassSettings()) -> None:
         self.model: Any = model  # by duck typing: `linearize` and `mean_loss`
@@ -169,7 +173,9 @@ class LinearizableProblem:
 
     @contextmanager
     def _borrowed(self, flat: Tensor) -> Generator[None]:
-        """Weights lent for a loss. `.data` leaves the version counters alone: the point itself does not move."""
+        """Weights lent for a loss. `.data` leaves the version counters alone: the point itself does not
+        move.
+        """
         kept = [p.data for p in self._parameters]
         try:
             for parameter, values in self._pieces(flat):
@@ -255,11 +261,18 @@ def problem_of(
         return LinearizableProblem(module, passes)
     if loss is None:
         raise TypeError(
-            f"{type(module).__name__} needs a loss: HessianFree(module, loss), called as loss(module(inputs), targets)"
+            f"{type(module).__name__} needs a loss: HessianFree(module, loss), called as "
+            f"loss(module(inputs), targets)"
         )
     from rnnewton.newton.module import ModuleProblem
 
-    return ModuleProblem(module, loss, states=states)
+    if passes.precision is not None:
+        raise ValueError(
+            f"precision={passes.precision!r} is for recurrent models; a plain module computes in its own "
+            f"dtype: use module.double(), module.bfloat16() and so on"
+        )
+    memory = "stored" if passes.memory == "stored" else "recomputed"
+    return ModuleProblem(module, loss, states=states, memory=memory)
 
 
 def is_recurrent(module: nn.Module) -> bool:

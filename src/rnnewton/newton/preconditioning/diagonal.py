@@ -39,7 +39,8 @@ class Diagonal:
         blocks: dict[int, Tensor] = {}
         for chunk in linearization.traffic(None):
             for weight in chunk:
-                squares = _squares(weight).flatten()
+                squares = _squares(weight)
+                squares = (squares.mT if weight.transposed else squares).flatten()
                 known = blocks.get(weight.start)
                 blocks[weight.start] = squares if known is None else known + squares
         if blocks:

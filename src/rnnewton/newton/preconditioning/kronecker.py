@@ -49,18 +49,18 @@ class KroneckerSettings:
 class _Weight:
     """Where one weight lies in the flat vector, which factors it has, and what is known about it."""
 
-    def __init__(self, name: str, start: int, rows: int, columns: int, inputs: int, outputs: int) -> None:
-        self.name, self.start, self.rows, self.columns = name, start, rows, columns
+    def __init__(self, place: list[Any], inputs: int, outputs: int) -> None:
+        self.place = place
+        self.name, self.start, self.rows, self.columns, self.transposed = place
         self.inputs, self.outputs = inputs, outputs  # indices of the preconditioner's factors
         self.moments: Tensor | None = None  # s, (rows, columns)
         self.spectrum: Tensor | None = None  # the diagonal of M in the eigenbasis, (rows, columns)
 
-    @property
-    def place(self) -> list[Any]:
-        return [self.name, self.start, self.rows, self.columns]
-
     def view(self, flat: Tensor) -> Tensor:
-        return flat[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
+        mine = flat[self.start : self.start + self.rows * self.columns]
+        return (
+            mine.view(self.columns, self.rows).mT if self.transposed else mine.view(self.rows, self.columns)
+        )
 
 
 class Kronecker:
@@ -114,8 +114,7 @@ class Kronecker:
         for weight in chunk:
             inputs = self._factor_of(shared, weight.inputs, weight.columns)
             outputs = self._factor_of(shared, weight.deltas, weight.rows)
-            place = (weight.name, weight.start, weight.rows, weight.columns)
-            self._weights.append(_Weight(*place, inputs=inputs, outputs=outputs))
+            self._weights.append(_Weight(_place(weight), inputs, outputs))
 
     def _factor_of(self, shared: dict[tuple[Any, ...], int], values: Tensor, size: int) -> int:
         key = (values.data_ptr(), values.shape, values.stride(), size)
@@ -131,7 +130,7 @@ class Kronecker:
         return SymbolFactor(size, None if given is None else given.to(device))
 
     def _check_layout(self, chunk: list[WeightTraffic]) -> None:
-        here = [[w.name, w.start, w.rows, w.columns] for w in chunk]
+        here = [_place(weight) for weight in chunk]
         known = [weight.place for weight in self._weights]
         if here != known:
             raise ValueError(
@@ -279,7 +278,7 @@ class Kronecker:
             "positions": list(self._positions),
             "factors": [factor.state_dict() for factor in self._factors],
             "weights": [
-                {"place": w.place, "inputs": w.inputs, "outputs": w.outputs, "moments": copy(w.moments)}
+                {"place": list(w.place), "inputs": w.inputs, "outputs": w.outputs, "moments": copy(w.moments)}
                 for w in self._weights
             ],
         }
@@ -291,7 +290,7 @@ class Kronecker:
         self._factors = [self._load_factor(saved) for saved in state["factors"]]
         self._weights = []
         for saved in state["weights"]:
-            weight = _Weight(*saved["place"], inputs=int(saved["inputs"]), outputs=int(saved["outputs"]))
+            weight = _Weight(list(saved["place"]), int(saved["inputs"]), int(saved["outputs"]))
             weight.moments = copy(saved["moments"])
             self._weights.append(weight)
         self._mean = 0.0
@@ -303,6 +302,11 @@ class Kronecker:
         factor = self._new_factor(size, size > 0, device)
         factor.load_state_dict(saved)
         return factor
+
+
+def _place(weight: WeightTraffic) -> list[Any]:
+    """Where a weight lies, as a JSON list."""
+    return [weight.name, weight.start, weight.rows, weight.columns, weight.transposed]
 
 
 def _finite(parts: list[Tensor]) -> bool:
