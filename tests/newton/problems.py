@@ -82,7 +82,9 @@ class QuadraticProblem:
         return max(1, round(batch * fraction))
 
 
-def random_quadratic(size: int, seed: int, dtype=torch.float64, damping: float = 0.1) -> tuple[Tensor, Tensor]:
+def random_quadratic(
+    size: int, seed: int, dtype=torch.float64, damping: float = 0.1
+) -> tuple[Tensor, Tensor]:
     """A symmetric positive definite matrix and a slope."""
     generator = torch.Generator().manual_seed(seed)
     root = torch.randn(size, size, generator=generator, dtype=dtype)

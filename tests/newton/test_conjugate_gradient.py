@@ -4,9 +4,10 @@ from itertools import islice
 
 import pytest
 import torch
-from .problems import random_quadratic
 
 from rnnewton.newton.conjugate_gradient import conjugate_gradient
+
+from .problems import random_quadratic
 
 
 def run(a, b, iterations, **options):
@@ -18,7 +19,9 @@ def run(a, b, iterations, **options):
 @pytest.mark.parametrize("warm", [False, True])
 def test_matches_a_direct_solve(size, seed, warm):
     a, b = random_quadratic(size, seed)
-    start = torch.randn(size, dtype=a.dtype, generator=torch.Generator().manual_seed(seed + 10)) if warm else None
+    start = (
+        torch.randn(size, dtype=a.dtype, generator=torch.Generator().manual_seed(seed + 10)) if warm else None
+    )
     last = run(a, b, size + 3, start=start)[-1]
     assert torch.allclose(last.x, torch.linalg.solve(a, -b), atol=1e-8)
 

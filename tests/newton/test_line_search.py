@@ -10,7 +10,9 @@ from rnnewton.newton.line_search import DirectionSearch, backtrack, first_decrea
 
 
 def test_backtracking_shortens_while_the_loss_falls():
-    """f(ε) = (ε − 0.6)²: 1 → 0.16, 0.8 → 0.04, 0.64 → 0.0016, 0.512 → 0.0077: 0.64 it is, after four evaluations."""
+    """f(ε) = (ε − 0.6)²: 1 → 0.16, 0.8 → 0.04, 0.64 → 0.0016, 0.512 → 0.0077: 0.64 it is, after four
+    evaluations.
+    """
     found = backtrack(lambda step: (step - 0.6) ** 2, 1.0, decay=0.8, decays=10)
     assert found.step == pytest.approx(0.64)
     assert found.loss == pytest.approx(0.0016)
@@ -45,7 +47,9 @@ def test_armijo_takes_the_first_step_that_wins_enough():
 
 
 def test_a_stalled_direction_leaves_x_f_as_it_was():
-    search = DirectionSearch(lambda x: float(x.sum()) ** 2 + 1, 1.0, rn.LineSearch(0.5, decays=3), torch.zeros(2))
+    search = DirectionSearch(
+        lambda x: float(x.sum()) ** 2 + 1, 1.0, rn.LineSearch(0.5, decays=3), torch.zeros(2)
+    )
     assert not search.follow(torch.ones(2))
     assert search.evaluations == 4
     assert torch.equal(search.x, torch.zeros(2))

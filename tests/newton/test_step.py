@@ -119,7 +119,9 @@ def test_a_warm_start_that_promises_nothing_is_dropped():
     problem = quadratic_problem()
     uphill = 100 * torch.linalg.solve(problem.hessian, problem.linear)
     settings = replace(EXACT, cg=replace(EXACT.cg, iterations=2))
-    _, report, _ = take(problem, rn.Tikhonov(0.0), settings, Memory(rn.Tikhonov(0.0), rn.Tikhonov(0.0), last=uphill))
+    _, report, _ = take(
+        problem, rn.Tikhonov(0.0), settings, Memory(rn.Tikhonov(0.0), rn.Tikhonov(0.0), last=uphill)
+    )
     other = quadratic_problem()
     take(other, rn.Tikhonov(0.0), settings)
     assert torch.equal(problem.theta, other.theta)
@@ -148,7 +150,7 @@ def test_negative_curvature_is_named_and_the_step_before_it_is_taken():
 def test_non_finite_weights_are_named_and_left_alone():
     problem = quadratic_problem()
     problem.linear[0] = math.nan
-    memory, report, _ = take(problem, rn.Tikhonov(0.1))
+    _, report, _ = take(problem, rn.Tikhonov(0.1))
     assert (report.cg_reason, report.accepted) == ("non-finite", False)
     assert "not finite" in report.refused
     assert torch.equal(problem.theta, torch.zeros(8, dtype=torch.float64))
@@ -180,7 +182,9 @@ def test_the_curvature_keeps_mu0_inside_a_run():
 
 
 def test_work_by_hand():
-    """n_j = 90, n_c = 30, 3 iterations from zero: 90 + 30/3 (forward) + 3·(4/3)·30 + 1 loss on n_c + the tries on n_j."""
+    """n_j = 90, n_c = 30, 3 iterations from zero: 90 + 30/3 (forward) + 3·(4/3)·30 + 1 loss on n_c + the
+    tries on n_j.
+    """
     problem = quadratic_problem()
     settings = replace(EXACT, cg=replace(EXACT.cg, iterations=3), epoch_characters=180)
     memory, report, ticks = take(problem, rn.Tikhonov(0.0), settings, batch=90, curvature=30)

@@ -19,7 +19,9 @@ def progress(q, **fields):
 
 
 def test_relative_progress_is_the_thesis_formula():
-    """k = 2, ε = 0.1: (q(3) − q(1)) / q(3) = (−10 + 9) / −10 = 0.1 < 0.2 stops; (−10 + 5) / −10 = 0.5 does not."""
+    """k = 2, ε = 0.1: (q(3) − q(1)) / q(3) = (−10 + 9) / −10 = 0.1 < 0.2 stops; (−10 + 5) / −10 = 0.5 does
+    not.
+    """
     rule = RelativeProgress(window=2, tolerance=0.1)
     assert rule(progress([0.0, -9.0, -9.5, -10.0]))
     assert not rule(progress([0.0, -5.0, -9.5, -10.0]))

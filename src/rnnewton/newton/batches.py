@@ -1,4 +1,5 @@
-"""Which examples, and how many: sampling without replacement over an epoch, and sizes that grow with progress.
+"""Which examples, and how many: sampling without replacement over an epoch, and sizes that grow with
+progress.
 
 N: examples of the whole set (sequences of a text), counted 0 … N−1. What an example is, the lab knows.
 """
@@ -29,10 +30,10 @@ class Sizes:
 class BatchSchedule:
     """Sizes as a function of work, and of the gradient's noise where that is asked for.
 
-    "fixed": `sizes`. "geometric": both batches grow by `factor` every `every` units of work. "norm": both grow by
-    `factor` after a step whose gradient was noisier than `noise` (the norm test: estimated variance of the mean
-    gradient over its squared norm; Byrd et al. 2012). Both end at `largest` characters of gradient batch, where CG
-    gets `last_iterations`.
+    "fixed": `sizes`. "geometric": both batches grow by `factor` every `every` units of work. "norm": both
+    grow by `factor` after a step whose gradient was noisier than `noise` (the norm test: estimated variance
+    of the mean gradient over its squared norm; Byrd et al. 2012). Both end at `largest` characters of
+    gradient batch, where CG gets `last_iterations`.
     """
 
     sizes: Sizes
@@ -47,8 +48,8 @@ class BatchSchedule:
         s = self.sizes
         if min(s.gradient, s.curvature, s.iterations) < 1 or s.curvature > s.gradient:
             raise ValueError(
-                f"the gradient batch ({s.gradient} characters) must hold the curvature batch ({s.curvature}), "
-                f"and CG needs at least one iteration ({s.iterations})"
+                f"the gradient batch ({s.gradient} characters) must hold the curvature batch "
+                f"({s.curvature}), and CG needs at least one iteration ({s.iterations})"
             )
         if self.growth not in ("fixed", "geometric", "norm"):
             raise ValueError(f"growth={self.growth!r} must be 'fixed', 'geometric' or 'norm'")
@@ -138,7 +139,8 @@ class EpochSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["count"] != self.count:
             raise ValueError(
-                f"the saved sampler drew from {state['count']} examples, this one has {self.count}: another text?"
+                f"the saved sampler drew from {state['count']} examples, this one has {self.count}: "
+                f"another text?"
             )
         self.seed, self.epoch = int(state["seed"]), int(state["epoch"])
         self.position, self.draws = int(state["position"]), int(state["draws"])
@@ -146,7 +148,9 @@ class EpochSampler:
         self._order = self._permutation()
 
     def _permutation(self) -> Tensor:
-        """This epoch's order, from seed and epoch alone; what its first batch holds already goes to the end."""
+        """This epoch's order, from seed and epoch alone; what its first batch holds already goes to the
+        end.
+        """
         generator = torch.Generator().manual_seed(self.seed * _STRIDE + 2 * self.epoch)
         order = torch.randperm(self.count, generator=generator)
         if not self._carried:

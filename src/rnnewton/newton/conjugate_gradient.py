@@ -1,9 +1,11 @@
-"""Conjugate gradient, one iterate at a time, so that whoever asks for the next one can watch, alter or stop the run.
+"""Conjugate gradient, one iterate at a time, so that whoever asks for the next one can watch, alter or stop
+the run.
 
 p: number of parameters. Vectors are (p,). Minimises q(x) = ½ xᵀAx + bᵀx from the products Av alone.
 
-The thesis's form (chapter 3.2): α = −Sᵀ(Ax + b) / SᵀAS and β = (Ax + b)ᵀAS / SᵀAS, which stay right when x₀ ≠ 0 and when
-the preconditioner is not quite constant. With a preconditioner M the residual in S and β is M⁻¹(Ax + b).
+The thesis's form (chapter 3.2): α = −Sᵀ(Ax + b) / SᵀAS and β = (Ax + b)ᵀAS / SᵀAS, which stay right when
+x₀ ≠ 0 and when the preconditioner is not quite constant. With a preconditioner M the residual in S and β is
+M⁻¹(Ax + b).
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ def conjugate_gradient(
     solve: Callable[[Tensor], Tensor] | None = None,
     refresh: int = 50,
 ) -> Iterator[Iterate]:
-    """Iterates x₀, x₁, … without end; where CG cannot go on, the last good one comes once more with `ended` set.
+    """Iterates x₀, x₁, … without end; where CG cannot go on, the last good one comes once more with `ended`
+    set.
 
-    One product for each, one more for x₀ ≠ 0 and for the true residual every `refresh` iterations; one read by the host.
+    One product for each, one more for x₀ ≠ 0 and for the true residual every `refresh` iterations; one read
+    by the host.
     """
     precondition = solve or _same
     iterate = _first(multiply, slope, start)

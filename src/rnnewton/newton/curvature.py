@@ -1,6 +1,7 @@
 """The damped quadratic that conjugate gradient minimises: q(x) = ½ xᵀAx + bᵀx.
 
-p: number of parameters. A = G + mu·G_s + lambda·I + kappa·M is never formed; b is the gradient, all vectors are (p,).
+p: number of parameters. A = G + mu·G_s + lambda·I + kappa·M is never formed; b is the gradient. All vectors
+are (p,).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Quadratic:
     ) -> None:
         if terms.metric and not preconditioner.has_metric:
             raise ValueError(
-                f"metric damping (kappa) needs a preconditioner that models the curvature; {preconditioner.kind!r} "
-                f"does not: give preconditioner=Kronecker(...), or damp with rn.Tikhonov instead"
+                f"metric damping (kappa) needs a preconditioner that models the curvature; "
+                f"{preconditioner.kind!r} does not: give preconditioner='kronecker', or damp with rn.Tikhonov"
             )
         self.slope = slope
         self.terms = terms

@@ -1,7 +1,8 @@
-"""One conjugate gradient run inside an outer step: watched, stopped for a named reason, and shared by x_q and x_f.
+"""One conjugate gradient run inside an outer step: watched, stopped for a named reason, and shared by x_q and
+x_f.
 
-p: number of parameters. x and directions are (p,). x_q is CG's own iterate, x_f the network's where line-search damping
-alters it (else the same).
+p: number of parameters. x and directions are (p,). x_q is CG's own iterate, x_f the network's where
+line-search damping alters it (else the same).
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class Descent:
                 return
 
     def _follow(self, iterate: Iterate) -> int:
-        """Line-search damping: x_f along this direction; a warm start is its first direction. 1 for a stalled one."""
+        """Line-search damping: x_f along this direction; a warm start is its first direction. 1 for a stalled
+        one.
+        """
         if self._search is None:
             return 0
         if iterate.direction is None:
@@ -147,7 +150,9 @@ class Descent:
         return 0 if self._search.follow(iterate.alpha * iterate.direction) else 1
 
     def _watch(self, iterate: Iterate, run: Run, progress: Progress) -> None:
-        """Every so many iterations p is measured and the candidate damping moves; A keeps what it started with."""
+        """Every so many iterations p is measured and the candidate damping moves; A keeps what it started
+        with.
+        """
         every = self._start.every
         if every is None or iterate.index == 0 or iterate.index % every != 0:
             return
@@ -187,7 +192,9 @@ def _traced(iterate: Iterate, run: Run, damping: Damping, stalled: bool) -> Trac
 def best_kept(
     kept: Sequence[tuple[Tensor, float]], last: tuple[Tensor, float], loss: Callable[[Tensor], float]
 ) -> tuple[Tensor, float]:
-    """CG backtracking (Martens 2010): back from the last iterate through the kept ones, as long as the loss falls."""
+    """CG backtracking (Martens 2010): back from the last iterate through the kept ones, as long as the loss
+    falls.
+    """
     best, value = last, loss(last[0])
     for candidate in reversed(kept):
         if candidate[0] is last[0]:

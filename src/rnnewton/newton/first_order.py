@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -26,7 +26,9 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class FirstOrderSettings:
-    """Full, mini-batch or single-sequence descent are one rule: the batch that `step` is given makes the difference."""
+    """Full, mini-batch or single-sequence descent are one rule: the batch that `step` is given makes the
+    difference.
+    """
 
     rule: Rule = "adam"
     rate: float = 2e-3
@@ -34,7 +36,7 @@ class FirstOrderSettings:
     betas: tuple[float, float] = (0.9, 0.999)  # Adam
     clip: float | None = None  # longest gradient; a longer one is shortened to it
     averaging: float | None = None
-    passes: PassSettings = PassSettings()
+    passes: PassSettings = field(default_factory=PassSettings)
     epoch_characters: int | None = None
 
     def __post_init__(self) -> None:
@@ -135,8 +137,8 @@ class FirstOrder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state.get("version") != _VERSION or state.get("rule") != self.settings.rule:
             raise ValueError(
-                f"the saved state is of the rule {state.get('rule')!r}, version {state.get('version')!r}; this "
-                f"optimiser is {self.settings.rule!r}, version {_VERSION}"
+                f"the saved state is of the rule {state.get('rule')!r}, version "
+                f"{state.get('version')!r}; this optimiser is {self.settings.rule!r}, version {_VERSION}"
             )
         self.rate = float(state["rate"])
         slots = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state["slots"].items()}

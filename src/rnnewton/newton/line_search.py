@@ -29,7 +29,9 @@ class Found:
 
 
 def backtrack(loss: Callable[[float], float], before: float, decay: float, decays: int) -> Found:
-    """The thesis's search: shorten the step while that lowers the loss, and as long as it is not below `before`."""
+    """The thesis's search: shorten the step while that lowers the loss, and as long as it is not below
+    `before`.
+    """
     step, value = 1.0, _comparable(loss(1.0))
     evaluations = 1
     for _ in range(decays):
@@ -56,7 +58,9 @@ def first_decrease(
 
 
 class DirectionSearch:
-    """Line-search damping's second path: x_f follows CG's directions only as far as the network's loss falls."""
+    """Line-search damping's second path: x_f follows CG's directions only as far as the network's loss
+    falls.
+    """
 
     def __init__(self, loss: Loss, before: float, settings: LineSearch, origin: Tensor) -> None:
         self._loss = loss

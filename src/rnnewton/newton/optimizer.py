@@ -39,10 +39,10 @@ class _Snapshot(NamedTuple):
 class HessianFree(torch.optim.Optimizer):
     """Hessian-free optimisation of a module (chapter 3).
 
-    A `RecurrentModel` needs no loss; any other module is called as `loss(module(inputs), targets)`. Without `damping` a
-    recurrent model takes what was measured for small batches (a Kronecker-factored preconditioner that is the metric of
-    the damping too, few CG iterations, an averaged iterate), any other module Tikhonov damping. With `damping`, such as
-    `rn.Structural(0.1) + rn.Tikhonov(0.01)`, the defaults are the thesis's.
+    A `RecurrentModel` needs no loss; any other module is called as `loss(module(inputs), targets)`. Without
+    `damping` a recurrent model takes what was measured for small batches (a Kronecker-factored preconditioner
+    that is the metric of the damping too, few CG iterations, an averaged iterate), any other module Tikhonov
+    damping. With `damping`, such as `rn.Structural(0.1) + rn.Tikhonov(0.01)`, the defaults are the thesis's.
     """
 
     def __init__(
@@ -59,7 +59,11 @@ class HessianFree(torch.optim.Optimizer):
         if settings is None:
             settings = HessianFreeSettings.small_batch() if small else HessianFreeSettings()
         if damping is None:
-            metric = (small and preconditioner is None) or preconditioner == "kronecker" or isinstance(preconditioner, Kronecker)
+            metric = (
+                (small and preconditioner is None)
+                or preconditioner == "kronecker"
+                or isinstance(preconditioner, Kronecker)
+            )
             damping = Metric() if metric else Tikhonov(0.01)
         if preconditioner is None:
             preconditioner = Kronecker() if part_of(damping, Metric) else Identity()
@@ -67,8 +71,9 @@ class HessianFree(torch.optim.Optimizer):
         states = list(structural.states) if structural is not None and structural.states else None
         if structural is not None and states is None and not is_recurrent(module):
             raise ValueError(
-                f"structural damping of a plain {type(module).__name__} needs to know what its hidden states are: "
-                f"rn.Structural({structural.mu:g}, states=[...]) with the names of the submodules whose outputs count"
+                f"structural damping of a plain {type(module).__name__} needs to know what its hidden states "
+                f"are: rn.Structural({structural.mu:g}, states=[...]) with the names of the submodules "
+                f"whose outputs count"
             )
         self._problem = problem_of(module, loss, settings.passes, states)
         self._preconditioner = preconditioner_of(preconditioner)
@@ -102,7 +107,9 @@ class HessianFree(torch.optim.Optimizer):
     def settings(self, settings: HessianFreeSettings) -> None:
         """A schedule may change anything between two steps but how the passes are computed."""
         if settings.passes != self._settings.passes:
-            raise ValueError("the settings of the passes are fixed when the optimiser is built; build a new one")
+            raise ValueError(
+                "the settings of the passes are fixed when the optimiser is built; build a new one"
+            )
         if settings.averaging != self._settings.averaging:
             raise ValueError("the averaging is fixed when the optimiser is built; build a new one")
         self._settings = settings
@@ -113,7 +120,9 @@ class HessianFree(torch.optim.Optimizer):
         return None if self._average is None else self._average.value
 
     def subscribe(self, callback: Callable[[Tick], None]) -> Callable[[], None]:
-        """Calls back after every CG iteration; returns what ends the subscription. It cannot change a result."""
+        """Calls back after every CG iteration; returns what ends the subscription. It cannot change a
+        result.
+        """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
@@ -126,8 +135,8 @@ class HessianFree(torch.optim.Optimizer):
         """
         if callable(gradient_batch) and not isinstance(gradient_batch, (tuple, list, Tensor)):
             raise TypeError(
-                "HessianFree.step takes a batch, not a closure: step((inputs, targets)), because it needs the loss, "
-                "its gradient and curvature products at the same examples many times"
+                "HessianFree.step takes a batch, not a closure: step((inputs, targets)), because it needs "
+                "the loss, its gradient and curvature products at the same examples many times"
             )
         settings = self._settings
         if iterations is not None:
@@ -160,7 +169,9 @@ class HessianFree(torch.optim.Optimizer):
             self._problem.write(kept)
 
     def state_dict(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Nested dicts and lists of tensors and JSON scalars: all that a resumed run needs beside the weights."""
+        """Nested dicts and lists of tensors and JSON scalars: all that a resumed run needs beside the
+        weights.
+        """
         memory = self._memory
         return {
             "version": _VERSION,
@@ -182,8 +193,8 @@ class HessianFree(torch.optim.Optimizer):
         state = state_dict
         if state.get("version") != _VERSION:
             raise ValueError(
-                f"the optimiser's state has version {state.get('version')!r}, this program reads {_VERSION}: it was saved "
-                f"by another optimiser or another release"
+                f"the optimiser's state has version {state.get('version')!r}, this program reads "
+                f"{_VERSION}: it was saved by another optimiser or another release"
             )
         damping = restored(state["damping"])
         mine, theirs = [p.kind for p in self.damping.parts], [p.kind for p in damping.parts]
@@ -193,7 +204,9 @@ class HessianFree(torch.optim.Optimizer):
                 f"build it with the damping that it was saved with"
             )
         if (state["average"] is None) != (self._average is None):
-            raise ValueError("averaging is on in only one of the saved state and this optimiser: set `averaging` alike")
+            raise ValueError(
+                "averaging is on in only one of the saved state and this optimiser: set `averaging` alike"
+            )
         self._preconditioner.load_state_dict(state["preconditioner"])
         last = state["last"]
         self._memory = Memory(
@@ -214,8 +227,8 @@ class HessianFree(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if getattr(self, "_sealed", False):
             raise NotImplementedError(
-                "HessianFree has no parameter groups: one quadratic holds for all weights. Freeze the others with "
-                "requires_grad_(False) before building the optimiser"
+                "HessianFree has no parameter groups: one quadratic holds for all weights. Freeze the others "
+                "with requires_grad_(False) before building the optimiser"
             )
         super().add_param_group(param_group)
 

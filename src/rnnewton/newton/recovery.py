@@ -1,4 +1,6 @@
-"""What happens when step after step comes to nothing: a fresh start for what may have gone stale, and a sentence about it."""
+"""What happens when step after step comes to nothing: a fresh start for what may have gone stale, and a
+sentence about it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def recovered(memory: Memory, step_size: float, settings: RecoverySettings) -> t
         return replace(memory, failures=failures), None
     widening = min(memory.widening * settings.widening, settings.widest)
     sentence = (
-        f"{failures} steps in a row came to nothing: warm start dropped, damping back to where it last worked, "
-        f"curvature examples x{widening:g}"
+        f"{failures} steps in a row came to nothing: warm start dropped, damping back to where it last "
+        f"worked, curvature examples x{widening:g}"
     )
     # Where it last worked grows too, so that a second recovery in a row does not try the same again.
     return (

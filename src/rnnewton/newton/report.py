@@ -29,7 +29,9 @@ class TracePoint:
 
 @dataclass(frozen=True)
 class StepReport:
-    """`step`, `seconds`, `work` and `characters` are totals of the run; the rest is of this step. None: not measured."""
+    """`step`, `seconds`, `work` and `characters` are totals of the run; the rest is of this step. None: not
+    measured.
+    """
 
     step: int
     seconds: float
@@ -78,7 +80,9 @@ def _plain(value: Any) -> Any:
 
 
 class Meter:
-    """Counts what a step spends: seconds of each part, products, losses, characters of gradient arithmetic."""
+    """Counts what a step spends: seconds of each part, products, losses, characters of gradient
+    arithmetic.
+    """
 
     def __init__(self) -> None:
         self.started = time.perf_counter()

@@ -1,4 +1,6 @@
-"""Every choice of the Hessian-free optimiser that is not the damping or the preconditioner, in small groups."""
+"""Every choice of the Hessian-free optimiser that is not the damping or the preconditioner, in small
+groups.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class ConjugateGradientSettings:
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.window < 1 or self.refresh < 1:
             raise ValueError(
-                f"iterations={self.iterations}, window={self.window} and refresh={self.refresh} must be at least 1"
+                f"iterations={self.iterations}, window={self.window} and refresh={self.refresh} must be at "
+                f"least 1"
             )
         if not 0 <= self.warm_start <= 1:
             raise ValueError(f"warm_start={self.warm_start} must lie between 0 (none) and 1")
@@ -29,7 +32,9 @@ class ConjugateGradientSettings:
 @dataclass(frozen=True)
 class CurvatureSettings:
     fraction: float = 0.25  # of the gradient batch, when no curvature batch is given
-    correction: bool = False  # two batches: the step's length from a second curvature batch (Tatzel et al. 2025)
+    correction: bool = (
+        False  # two batches: the step's length from a second curvature batch (Tatzel et al. 2025)
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -42,7 +47,9 @@ class FinalStepSettings:
 
     iterate: Literal["last", "backtracking"] = "last"
     spacing: float = 1.3  # "backtracking": iterates are kept at powers of this
-    rule: Literal["minimum", "armijo"] = "minimum"  # shorten while the loss falls; or to the first decrease that is enough
+    rule: Literal["minimum", "armijo"] = (
+        "minimum"  # shorten while the loss falls; or to the first decrease that is enough
+    )
     sufficient: float = 0.01  # "armijo": the share of the slope's promise that is enough
     decay: float = 0.8
     decays: int = 10
@@ -50,7 +57,8 @@ class FinalStepSettings:
     def __post_init__(self) -> None:
         if self.iterate not in ("last", "backtracking") or self.rule not in ("minimum", "armijo"):
             raise ValueError(
-                f"iterate={self.iterate!r} must be 'last' or 'backtracking' and rule={self.rule!r} 'minimum' or 'armijo'"
+                f"iterate={self.iterate!r} must be 'last' or 'backtracking', rule={self.rule!r} 'minimum' or "
+                f"'armijo'"
             )
         if not 0 < self.decay < 1 or self.decays < 0 or self.spacing <= 1:
             raise ValueError(
@@ -78,8 +86,8 @@ class HessianFreeSettings:
     final: FinalStepSettings = field(default_factory=FinalStepSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     passes: PassSettings = field(default_factory=PassSettings)
-    # On which loss p is measured: the curvature batch's; the same with its slope corrected to the gradient batch's;
-    # or the gradient batch's, which makes damping run away once the gradient is mostly noise.
+    # On which loss p is measured: the curvature batch's; the same with its slope corrected to the gradient
+    # batch's; or the gradient batch's, which makes damping run away once the gradient is mostly noise.
     ratio: Literal["curvature", "corrected", "gradient"] = "curvature"
     averaging: float | None = None  # decay of the exponential average of the iterates
     measure_noise: bool = False  # the gradient in two halves: its noise asks for larger batches
@@ -90,7 +98,9 @@ class HessianFreeSettings:
         if self.ratio not in ("curvature", "corrected", "gradient"):
             raise ValueError(f"ratio={self.ratio!r} must be 'curvature', 'corrected' or 'gradient'")
         if self.averaging is not None and not 0 <= self.averaging < 1:
-            raise ValueError(f"averaging={self.averaging} must be at least 0 and below 1, or None for no average")
+            raise ValueError(
+                f"averaging={self.averaging} must be at least 0 and below 1, or None for no average"
+            )
 
     @staticmethod
     def small_batch(

@@ -1,4 +1,5 @@
-"""One outer step of Hessian-free optimisation (chapter 3.4), from the weights and a batch to the next weights.
+"""One outer step of Hessian-free optimisation (chapter 3.4), from the weights and a batch to the next
+weights.
 
 p: number of parameters. θ, ∇f, x: (p,). n_j are the gradient's examples, n_c ⊆ n_j the curvature's.
 """
@@ -33,7 +34,9 @@ NOT_LOWER = "no step length lowers the loss on the gradient batch"
 
 @dataclass(frozen=True)
 class Memory:
-    """All that one outer step leaves to the next, beside the weights, the preconditioner and the random state."""
+    """All that one outer step leaves to the next, beside the weights, the preconditioner and the random
+    state.
+    """
 
     damping: Damping
     worked: Damping  # the damping after the last step that came to something
@@ -78,7 +81,9 @@ class OuterStep:
     notify: Callable[[Tick], None]
 
     def run(self, batch: Batch, curvature_batch: Batch | None) -> tuple[Memory, StepReport]:
-        """The thesis's algorithm, line by line. The weights change at its end, and only when the step is accepted."""
+        """The thesis's algorithm, line by line. The weights change at its end, and only when the step is
+        accepted.
+        """
         self.meter = Meter()
         self.origin = self.problem.read()
         with self.meter.part("gradient"):
@@ -193,7 +198,9 @@ class OuterStep:
         return best_kept(run.kept, (run.x_f, run.q), lambda x: self._loss(x, curved.batch))
 
     def _corrected(self, x: Tensor, slope: Slope, batch: Batch) -> Tensor:
-        """Two batches: CG's own batch makes its directions look too good, so another one says how far to go."""
+        """Two batches: CG's own batch makes its directions look too good, so another one says how far to
+        go.
+        """
         if not self.settings.curvature.correction:
             return x
         second = self._subset(batch, self.settings.curvature.fraction * self.memory.widening)

@@ -1,4 +1,6 @@
-"""When a conjugate gradient run ends. Each reason is a small object with a name; the name goes into the report."""
+"""When a conjugate gradient run ends. Each reason is a small object with a name; the name goes into the
+report.
+"""
 
 from __future__ import annotations
 

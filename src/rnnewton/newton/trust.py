@@ -16,6 +16,7 @@ from rnnewton.newton.vector import dot
 
 _BELIEVED = 10.0  # |q| must be so many times the rounding of f before p means anything
 
+
 @dataclass(frozen=True)
 class Measured:
     f: float  # f(x) − f(0)
@@ -31,7 +32,9 @@ class Trust:
         rounding: float,
         tilt: Tensor | None = None,
     ) -> None:
-        """`tilt` is g − g_c: f̃(x) = f_c(θ + x) + tiltᵀx has the slope of the gradient batch (Tatzel et al. 2025)."""
+        """`tilt` is g − g_c: f̃(x) = f_c(θ + x) + tiltᵀx has the slope of the gradient batch (Tatzel et al.
+        2025).
+        """
         self._loss = loss
         self._before = before
         self._rounding = rounding

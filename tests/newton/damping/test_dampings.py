@@ -19,7 +19,8 @@ def at_end(p, first=True, absurd=False):
 
 
 @pytest.mark.parametrize(
-    ("p", "expected"), [(0.2, 0.15), (0.25, 0.1), (0.5, 0.1), (0.75, 0.1), (0.8, 0.2 / 3), (-1.0, 0.15), (-math.inf, 0.15)]
+    ("p", "expected"),
+    [(0.2, 0.15), (0.25, 0.1), (0.5, 0.1), (0.75, 0.1), (0.8, 0.2 / 3), (-1.0, 0.15), (-math.inf, 0.15)],
 )
 def test_a_low_ratio_asks_for_more_damping_and_a_high_one_for_less(p, expected):
     """The thesis prints the two factors the wrong way round."""
@@ -130,7 +131,11 @@ def test_a_refused_step_grows_every_part():
 
 
 def test_values_survive_json():
-    damping = rn.Structural(0.1, form="squared", states=["a", "b"]) + rn.Tikhonov(0.01, factor=0.8) + rn.LineSearch()
+    damping = (
+        rn.Structural(0.1, form="squared", states=["a", "b"])
+        + rn.Tikhonov(0.01, factor=0.8)
+        + rn.LineSearch()
+    )
     assert restored(json.loads(json.dumps(damping.state()))) == damping
     assert restored(json.loads(json.dumps(Metric(0.3).state()))) == Metric(0.3)
 

@@ -12,7 +12,17 @@ from rnnewton.newton.damping.metric import Metric
 from rnnewton.newton.damping.structural import Structural
 from rnnewton.newton.damping.tikhonov import Tikhonov
 
-__all__ = ["Combined", "Damping", "Evidence", "LineSearch", "Metric", "Structural", "Terms", "Tikhonov", "part_of"]
+__all__ = [
+    "Combined",
+    "Damping",
+    "Evidence",
+    "LineSearch",
+    "Metric",
+    "Structural",
+    "Terms",
+    "Tikhonov",
+    "part_of",
+]
 
 KINDS: dict[str, Any] = {kind.kind: kind for kind in (Structural, Tikhonov, LineSearch, Metric)}
 

@@ -1,6 +1,8 @@
-"""What a damping is: terms added to the curvature, and a rule that moves them when the quadratic proves right or wrong.
+"""What a damping is: terms added to the curvature, and a rule that moves them when the quadratic proves right
+or wrong.
 
-Dampings are values: a rule gives a new one. `a + b` is a damping too. A new scheme is one file beside this one.
+Dampings are values: a rule gives a new one. `a + b` is a damping too. A new scheme is one file beside this
+one.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def moves(evidence: Evidence, watch: Watch) -> bool:
 
 
 def moved(value: float, p: float, factor: float) -> float:
-    """Levenberg-Marquardt: p < 1/4 asks for more damping, p > 3/4 for less (the thesis prints it inverted)."""
+    """Levenberg-Marquardt: p < 1/4 asks for more damping, p > 3/4 for less (the thesis prints it
+    inverted).
+    """
     if p < 0.25:
         return value / factor
     if p > 0.75:
@@ -102,7 +106,9 @@ def check_weight(name: str, value: float) -> None:
 
 def check_factor(factor: float) -> None:
     if not 0 < factor <= 1:
-        raise ValueError(f"factor={factor!r} must be above 0 and at most 1: it is what the damping is multiplied by")
+        raise ValueError(
+            f"factor={factor!r} must be above 0 and at most 1: it is what the damping is multiplied by"
+        )
 
 
 def check_watch(watch: Watch) -> None:

@@ -16,9 +16,13 @@ class Combined(Damping):
         kinds = [part.kind for part in self.members]
         twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
         if twice:
-            raise ValueError(f"the sum holds more than one {twice[0]} damping; add their weights and give one")
+            raise ValueError(
+                f"the sum holds more than one {twice[0]} damping; add their weights and give one"
+            )
         if {"tikhonov", "metric"} <= set(kinds):
-            raise ValueError("metric damping has its own lambda (`lam`): leave the tikhonov damping out of the sum")
+            raise ValueError(
+                "metric damping has its own lambda (`lam`): leave the tikhonov damping out of the sum"
+            )
 
     @property
     def parts(self) -> tuple[Damping, ...]:

@@ -1,5 +1,5 @@
-"""Line-search damping (chapter 3.3): the curvature stays as it is, and the network follows each direction only as far as
-its own loss falls."""
+"""Line-search damping (chapter 3.3): the curvature stays as it is, and the network follows each direction
+only as far as its own loss falls."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class LineSearch(Damping):
 
     def __post_init__(self) -> None:
         if not 0 < self.decay < 1:
-            raise ValueError(f"decay={self.decay!r} must lie between 0 and 1: each try shortens the step by it")
+            raise ValueError(
+                f"decay={self.decay!r} must lie between 0 and 1: each try shortens the step by it"
+            )
         if self.decays < 1 or self.stalled < 0:
             raise ValueError(f"decays={self.decays} must be at least 1 and stalled={self.stalled} at least 0")

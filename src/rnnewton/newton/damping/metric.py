@@ -1,6 +1,7 @@
 """Damping in the preconditioner's own metric: kappa · M + lambda · I, M being its model of the curvature.
 
-With a Kronecker-factored M this is the one set of settings that trained every recurrent cell without getting stuck.
+With a Kronecker-factored M this is the one set of settings that trained every recurrent cell without getting
+stuck.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _CEILING = 1e6
 
 @dataclass(frozen=True)
 class Metric(Damping):
-    """kappa moves once a step, on the curvature batch's own ratio; lambda, for directions that M misses, stays."""
+    """kappa moves once a step, on the curvature batch's own ratio; lambda, for directions that M misses,
+    stays.
+    """
 
     kappa: float = 1.0
     lam: float = 1e-3

@@ -1,4 +1,6 @@
-"""Structural damping (Martens & Sutskever 2011; chapter 3.3): mu times the curvature of a change of the hidden states."""
+"""Structural damping (Martens & Sutskever 2011; chapter 3.3): mu times the curvature of a change of the
+hidden states.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _FLOOR_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Structural(Damping):
-    """mu · G_s. Inside a run the curvature keeps mu0; the candidate that the watching moves is the next run's mu0."""
+    """mu · G_s. Inside a run the curvature keeps mu0; the candidate that the watching moves is the next run's
+    mu0.
+    """
 
     mu: float
     form: str = "matching"  # "matching": S = 1 − H² at the last tanh's input; "squared": S = 1 at H_out
@@ -34,7 +38,7 @@ class Structural(Damping):
     watch: Watch = 5
     factor: float = 2 / 3
     times_lambda: bool = False  # Martens' weight: mu times the Tikhonov part's lambda
-    states: tuple[str, ...] | None = None  # a plain module's submodules whose outputs are penalised (squared form)
+    states: tuple[str, ...] | None = None  # a plain module's submodules to penalise (squared form)
     floor: float | None = None  # None: a thousandth of `mu`
 
     kind: ClassVar[str] = "structural"

@@ -1,4 +1,6 @@
-"""Tikhonov damping (chapter 3.3): lambda on the diagonal of the curvature, moved as Levenberg and Marquardt do."""
+"""Tikhonov damping (chapter 3.3): lambda on the diagonal of the curvature, moved as Levenberg and Marquardt
+do.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _CEILING = 1e10
 
 @dataclass(frozen=True)
 class Tikhonov(Damping):
-    """lam · I. Without a floor a short CG run hides that lambda has decayed to nothing, until it is needed."""
+    """lam · I. Without a floor a short CG run hides that lambda has decayed to nothing, until it is
+    needed.
+    """
 
     lam: float
     factor: float = 2 / 3
