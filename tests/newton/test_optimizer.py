@@ -13,18 +13,8 @@ from rnnewton.newton.preconditioning import Identity, Kronecker, Krylov
 from rnnewton.newton.settings import ConjugateGradientSettings, CurvatureSettings, HessianFreeSettings
 
 CONTRACT = [
-    *("step", "seconds", "work", "characters", "loss_before", "loss_after", "validation_bits", "mu"),
-    "lambda",
-        "step",
-        "seconds",
-        "work",
-        "characters",
-        "loss_before",
-        "loss_after",
-        "validation_bits",
-        "mu",
-        "lambda",
-    ),
+    *("step", "seconds", "work", "characters"),
+    *("loss_before", "loss_after", "validation_bits", "mu", "lambda"),
     *("p", "cg_iterations", "cg_reason", "step_size", "accepted", "products"),
 ]
 SHORT = HessianFreeSettings(cg=ConjugateGradientSettings(iterations=6), averaging=0.9)
