@@ -91,11 +91,11 @@ def test_metric_damping_moves_kappa_and_keeps_lambda():
     assert metric.adapted(at_end(0.1), metric).kappa == pytest.approx(1.25)
     assert metric.adapted(at_end(-0.1), metric).kappa == pytest.approx(1 / 0.512)
     assert metric.adapted(at_end(0.9, absurd=True), metric).kappa == pytest.approx(1 / 0.512)
-    assert metric.terms().tikhonov == 1e-3
+    assert metric.terms().tikhonov == 1e-4
     for _ in range(100):
         metric = metric.adapted(at_end(1.0), metric)
     assert metric.kappa == 0.01
-    assert metric.lam == 1e-3
+    assert metric.lam == 1e-4
 
 
 def test_sums_add_their_terms_and_one_p_moves_each_adaptive_part():

@@ -29,7 +29,7 @@ class Metric(Damping):
     """
 
     kappa: float = 1.0
-    lam: float = 1e-3
+    lam: float = 1e-4
     factor: float = 0.8
     floor: float = 0.01
     adapt: bool = True
