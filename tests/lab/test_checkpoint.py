@@ -42,6 +42,15 @@ def test_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
 
 
+def test_a_matrix_that_lies_by_columns_does_so_again(tmp_path: Path) -> None:
+    basis = torch.linalg.eigh(torch.eye(3) + torch.ones(3, 3)).eigenvectors
+    assert basis.stride() == (1, 3)
+    path = checkpoint.save(tmp_path, Summary(1), write_model, {"basis": basis, "wide": torch.ones(1, 3)})
+    state = checkpoint.read_state(path)
+    assert torch.equal(state["basis"], basis) and state["basis"].stride() == (1, 3)
+    assert state["wide"].shape == (1, 3)
+
+
 def test_tensors_that_share_memory_are_stored(tmp_path: Path) -> None:
     whole = torch.arange(4.0)
     path = checkpoint.save(tmp_path, Summary(1), write_model, {"a": whole, "b": whole[:2]})

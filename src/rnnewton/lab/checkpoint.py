@@ -121,7 +121,8 @@ def read_state(path: Path) -> dict[str, Any]:
     """The nested state, tensors on the CPU. Call `verify` before."""
     try:
         tree = json.loads((path / STATE_JSON).read_bytes())
-        tensors = load_file(path / STATE_TENSORS)
+        # Copies lie on the boundaries that torch itself chooses: what a sum rounds to may depend on that.
+        tensors = {key: tensor.clone() for key, tensor in load_file(path / STATE_TENSORS).items()}
         return cast("dict[str, Any]", _unflatten(tree, tensors))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise DamagedCheckpoint(f"the training state cannot be read ({error})") from error
@@ -177,8 +178,10 @@ def _read_and_write_for_all(path: Path) -> None:
 
 def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().to("cpu").clone(memory_format=torch.contiguous_format)
-        return {_TENSOR: path}
+        order = _layout(value)
+        laid_out = value.detach().to("cpu").permute(order)
+        tensors[path] = laid_out.clone(memory_format=torch.contiguous_format)
+        return {_TENSOR: path, "order": order}
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value)
         if not all(isinstance(key, str) for key in entries):
@@ -194,11 +197,19 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
+def _layout(tensor: Tensor) -> list[int]:
+    """The axes as they lie in memory: what a product rounds to depends on whether its matrix lies by rows or columns."""
+    axes = list(range(tensor.dim()))
+    laid_out = sorted(axes, key=lambda axis: -tensor.stride(axis))
+    return laid_out if tensor.permute(laid_out).is_contiguous() else axes
+
+
 def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
-        if set(entries) == {_TENSOR}:
-            return tensors[entries[_TENSOR]]
+        if _TENSOR in entries:
+            order = cast("list[int]", entries["order"])
+            return tensors[entries[_TENSOR]].permute([order.index(axis) for axis in range(len(order))])
         return {key: _unflatten(entry, tensors) for key, entry in entries.items()}
     if isinstance(value, list):
         return [_unflatten(entry, tensors) for entry in cast("list[Any]", value)]
