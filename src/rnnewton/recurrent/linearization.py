@@ -4,6 +4,7 @@ Legend: T steps, B sequences, h units, O outputs; v, gradient and product are fl
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,10 @@ from rnnewton.recurrent.architecture import Architecture
 from rnnewton.recurrent.blocks import Block
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
 from rnnewton.recurrent.chunk import FORMS, TAPS, EagerChunk, Structural
+from rnnewton.recurrent.kernels import NativeChunk, Way, open_chunk
 from rnnewton.recurrent.losses import LOSSES
 from rnnewton.recurrent.matrices import Arithmetic
-from rnnewton.recurrent.memory import Memory, Tile, plan_of
+from rnnewton.recurrent.memory import Memory, Plan, Tile, plan_of
 from rnnewton.recurrent.network import cut, network_of
 from rnnewton.recurrent.passes.adjoint import Flow, Tap
 from rnnewton.recurrent.reference import reference_loss
@@ -28,6 +30,7 @@ class Choices(NamedTuple):
     memory: Memory = "stored"
     arithmetic: Arithmetic = Arithmetic(torch.float32)
     spacing: str = "even"
+    kernels: str = "auto"  # "native", "eager", or the native ones where they can be had
 
 
 DEFAULT_CHOICES = Choices()
@@ -48,18 +51,15 @@ class RecurrentLinearization:
     ) -> None:
         self.architecture, self.count = architecture, count
         self._flat, self._blocks, self._listed, self._unchanged = flat, blocks, listed, unchanged
-        self._arithmetic = choices.arithmetic
+        self._arithmetic, self._choices = choices.arithmetic, choices
         self.net = network_of(architecture, flat.to(choices.arithmetic.dtype), choices.arithmetic)
-        self._tiles: list[list[tuple[Tile, EagerChunk]]] = []
-        with self._arithmetic.active(flat.device):
-            for block in blocks:
-                self._tiles.append(self._opened(block, choices, len(blocks)))
-        losses = [chunk.loss_sum for tiles in self._tiles for _, chunk in tiles]
+        self._native = [self._native_chunk(block) for block in blocks]
+        losses = [chunk.loss_sum for chunk in self._parts()]
         self.loss = torch.stack(losses).sum() / count
 
     def gradient(self) -> Tensor:
         with self._passes() as into:
-            for chunk in self._chunks():
+            for chunk in self._parts():
                 chunk.gradient(into)
         return self._own(into / self.count)
 
@@ -73,10 +73,14 @@ class RecurrentLinearization:
     ) -> Tensor:
         """(G + mu G_s + lambda I) v."""
         self._check_structural(form, tap)
-        along = cut(self.net.layout, self._direction(v), self._arithmetic)
+        direction = self._direction(v)
+        along = cut(self.net.layout, direction, self._arithmetic)
         with self._passes() as into:
-            for chunk in self._chunks():
-                chunk.product(along, into, Structural(structural, form, tap))
+            for chunk in self._parts():
+                if isinstance(chunk, NativeChunk):
+                    chunk.product(direction, into, Structural(structural, form, tap))
+                else:
+                    chunk.product(along, into, Structural(structural, form, tap))
         product = into / self.count
         if tikhonov:
             product = product + tikhonov * v.to(product.dtype)
@@ -131,20 +135,57 @@ class RecurrentLinearization:
     def last_states(self) -> list[list[State]]:
         """The states after the last step, per chunk, for whoever carries them on."""
         return [
-            [
-                self._joined([chunk.last[layer] for _, chunk in tiles], 0)
+            native.last
+            if native is not None
+            else [
+                self._joined([chunk.last[layer] for _, chunk in self._tiles[index]], 0)
                 for layer in range(self.architecture.depth)
             ]
-            for tiles in self._tiles
+            for index, native in enumerate(self._native)
         ]
 
-    def _opened(self, block: Block, choices: Choices, share: int) -> list[tuple[Tile, EagerChunk]]:
+    def _share(self) -> Memory:
+        memory = self._choices.memory
+        whole = isinstance(memory, int) and not isinstance(memory, bool)
+        return memory // len(self._blocks) if whole else memory
+
+    def _plan(self, block: Block) -> Plan:
         steps, sequences = block.inputs.shape[:2]
-        memory = choices.memory // share if isinstance(choices.memory, int) else choices.memory
-        itemsize = choices.arithmetic.dtype.itemsize
-        plan = plan_of(self.architecture, steps, sequences, memory, choices.spacing, itemsize)
+        itemsize, spacing = self._arithmetic.dtype.itemsize, self._choices.spacing
+        return plan_of(self.architecture, steps, sequences, self._share(), spacing, itemsize)
+
+    def _native_chunk(self, block: Block) -> NativeChunk | None:
+        """The block in the native kernels, or None where the eager passes have to do it."""
+        choices = self._choices
+        self._plan(block)  # a wrong `memory` or `spacing` is refused, whoever does the work
+        if choices.kernels not in ("auto", "native", "eager"):
+            raise ValueError(f"kernels={choices.kernels!r}: take 'auto', 'native' or 'eager'")
+        if choices.kernels == "eager" or choices.arithmetic.dtype != torch.float32:
+            return None
+        way = Way("bf16" if choices.arithmetic.half else "fp32", self._share())
+        chunk, reason = open_chunk(self.architecture, self._flat, block, way)
+        if chunk is None and choices.kernels == "native":
+            raise RuntimeError(f"kernels='native' cannot be had: {reason}")
+        return chunk
+
+    @cached_property
+    def _tiles(self) -> list[list[tuple[Tile, EagerChunk]]]:
+        """Every block in the eager passes, opened when first asked for."""
+        with torch.no_grad(), self._arithmetic.active(self._flat.device):
+            return [self._opened(block) for block in self._blocks]
+
+    def _parts(self) -> Iterator[NativeChunk | EagerChunk]:
+        """What sums are taken over: a native chunk per block, or its eager tiles."""
+        for index, native in enumerate(self._native):
+            if native is not None:
+                yield native
+            else:
+                yield from (chunk for _, chunk in self._tiles[index])
+
+    def _opened(self, block: Block) -> list[tuple[Tile, EagerChunk]]:
+        plan = self._plan(block)
         loss = LOSSES[self.architecture.loss]
-        block = _in_dtype(block, choices.arithmetic.dtype)
+        block = _in_dtype(block, self._arithmetic.dtype)
         return [
             (tile, EagerChunk(self.net, loss, block.sequences(*tile), plan.segments, plan.stored))
             for tile in plan.tiles

@@ -17,6 +17,7 @@ from rnnewton.recurrent.blocks import Block, block_of, check_symbols, check_valu
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import State
 from rnnewton.recurrent.initialization import Initialization, Normal
+from rnnewton.recurrent.kernels import Way, open_chunk
 from rnnewton.recurrent.layout import Layout, layout_of
 from rnnewton.recurrent.linearization import Choices, RecurrentLinearization
 from rnnewton.recurrent.losses import LOSSES
@@ -99,13 +100,15 @@ class RecurrentModel(nn.Module):
         memory: Memory = "stored",
         precision: str | None = None,
         spacing: str = "even",
+        kernels: str = "auto",
     ) -> RecurrentLinearization:
         """The network and its loss at the present weights on a batch: one block, two lists of blocks, or a
-        list of `(inputs, targets[, at[, state]])`. `memory`: "stored", "recomputed" or a number of bytes."""
+        list of `(inputs, targets[, at[, state]])`. `memory`: "stored", "recomputed" or a number of bytes;
+        `kernels`: "auto", "native" (the C++ passes, or an error) or "eager"."""
         flat = self._flat().detach()
         blocks, listed = self._blocks(inputs, targets, state, at, flat)
         count = check_values(self.architecture, blocks, flat)
-        choices = Choices(memory, arithmetic_of(precision, flat.dtype), spacing)
+        choices = Choices(memory, arithmetic_of(precision, flat.dtype), spacing, kernels)
         stamp = self._stamp()
         with torch.no_grad():
             return RecurrentLinearization(
@@ -222,6 +225,9 @@ class RecurrentModel(nn.Module):
         return [block_of(self.architecture, chunk, flat, gated) for chunk in chunks], listed
 
     def _loss_sum(self, block: Block, flat: Tensor) -> Tensor:
+        native, _ = open_chunk(self.architecture, flat, block, Way(memory="recomputed"))
+        if native is not None:
+            return native.loss_sum
         before = self._state(block.state, block.inputs.shape[1], flat)
         z, _ = unroll(self.architecture, flat, block.inputs, before, keep=False)
         start, stop = block.scored.rows(0, block.inputs.shape[0]) or (0, 0)

@@ -61,4 +61,10 @@ def open_chunk(
     reason = supports(architecture, flat) or unavailable()
     if reason is not None:
         return None, reason
-    return NativeChunk(library(), architecture, flat, block, way), None
+    chunk = NativeChunk(library(), architecture, flat, block, way)
+    if not isinstance(way.memory, str) and not chunk.stored and chunk.workspace_bytes > way.memory:
+        return (
+            None,
+            f"{chunk.workspace_bytes} bytes are the least it works in, above the budget of {way.memory}",
+        )
+    return chunk, None

@@ -50,7 +50,7 @@ class Compiler:
 
 
 def cache_folder() -> Path:
-    """Where built libraries are kept unless a folder is given: the user's cache, as the XDG standard names it."""
+    """Where libraries are kept unless a folder is given: the user's cache, as the XDG standard names it."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "rnnewton" / "kernels"
 
@@ -69,7 +69,7 @@ def find_compiler() -> Compiler:
 def build(folder: Path | None = None, say: Say = logger.info) -> Path:
     """The path of the built library; builds it if it is not there.
 
-    Safe for several processes at once: each builds into a file of its own and moves it into place in one step.
+    Safe for several processes at once: each builds into a file of its own and moves it into place at once.
     """
     compiler = find_compiler()
     flags = (*FLAGS, WIDE) if platform.machine() in ("x86_64", "AMD64") else FLAGS

@@ -24,7 +24,7 @@ class Way(NamedTuple):
     """How a native chunk computes, never what."""
 
     precision: str = "fp32"  # "fp32" or "bf16": the format of the matrix operands
-    stored: bool = True  # keep activations; False: run forward again inside each tile
+    memory: str | int = "stored"  # "stored", "recomputed" (inside each tile), or a budget in bytes
     threads: int = 0  # 0: as many as torch uses
 
 
@@ -44,7 +44,6 @@ class NativeChunk:
             byref(self._batch.native),
             _address(self._flat),
             PRECISIONS[way.precision],
-            int(way.stored),
             threads,
         )
         if not handle:
@@ -53,7 +52,11 @@ class NativeChunk:
         self._finalizer = weakref.finalize(self, library.rn_close, handle)
         self._loss: float | None = None
         self._last: list[State] | None = None
-        if way.stored:
+        self.stored = way.memory == "stored" or (
+            not isinstance(way.memory, str) and self.stored_bytes + self.workspace_bytes <= way.memory
+        )
+        if self.stored:
+            library.rn_keep(handle)
             self._forward()
 
     @property
@@ -81,7 +84,7 @@ class NativeChunk:
     def gradient(self, into: Tensor) -> None:
         loss = c_double()
         self._check(self._library.rn_gradient(self._handle, _into(into, self._flat), byref(loss)))
-        if not self.way.stored:
+        if not self.stored:
             self._loss = loss.value
 
     def product(self, v: Tensor, into: Tensor, structural: Any = (0.0, "matching", "output")) -> None:

@@ -48,8 +48,9 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Gives every function its argument types, so that a wrong call is an error here, not a crash there."""
     pointers = POINTER(c_void_p)
     signatures: dict[str, tuple[list[object], object]] = {
-        "rn_open": ([POINTER(CArchitecture), POINTER(CBatch), c_void_p, c_int, c_int, c_int], c_void_p),
+        "rn_open": ([POINTER(CArchitecture), POINTER(CBatch), c_void_p, c_int, c_int], c_void_p),
         "rn_close": ([c_void_p], None),
+        "rn_keep": ([c_void_p], None),
         "rn_forward": ([c_void_p, POINTER(c_double), c_void_p, pointers, pointers], c_int),
         "rn_gradient": ([c_void_p, c_void_p, POINTER(c_double)], c_int),
         "rn_product": ([c_void_p, c_void_p, c_void_p, c_float, c_int, c_int], c_int),

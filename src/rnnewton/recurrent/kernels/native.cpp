@@ -36,6 +36,7 @@ struct Chunk {
     virtual double forward(float* logits, float* const* out, float* const* state) = 0;
     virtual double gradient(float* into) = 0;
     virtual void product(const float* v, float* into, const Structural& structural) = 0;
+    virtual void keep() = 0;
     virtual size_t stored_bytes() const = 0;
     virtual size_t workspace_bytes() const = 0;
 };
@@ -48,17 +49,18 @@ struct ChunkOf final : Chunk {
     bool stored;
     std::vector<Span> tiles;
     int most_rows = 0, slots;
+    const float* flat;
     Packed<Kind> weights;
-    Memory packed;
+    Memory packed, packed_back;
     std::vector<Memory> kept;  // one per tile where activations are stored
     size_t kept_size = 0, work_size = 0, forward_size = 0;
 
-    ChunkOf(const Architecture& a, const Batch& b, const float* flat, bool keep, int threads)
-        : plan(a), batch(b), threads(threads), stored(keep), tiles(tiles_of(b.sequences, 32)) {
+    ChunkOf(const Architecture& a, const Batch& b, const float* flat, int threads)
+        : plan(a), batch(b), threads(threads), stored(false), tiles(tiles_of(b.sequences, 32)), flat(flat) {
         for (const Span& s : tiles) most_rows = std::max(most_rows, s.rows);
         const size_t image_bytes = plan.image * sizeof(float);
         slots = std::min<int>((int)tiles.size(), (int)std::max<size_t>(4, std::min<size_t>(16, (128u << 20) / image_bytes)));
-        packed = pack(weights, flat, true);
+        packed = pack(weights, flat, false);
         const Span widest{0, 0, most_rows};
         kept_size = lay_kept(widest, nullptr, nullptr, true);
         work_size = lay_work(widest, nullptr, nullptr, true);
@@ -80,14 +82,18 @@ struct ChunkOf final : Chunk {
         (into ? into : &scratch)->lay(plan, arena, batch.steps, span.rows, chunk(span.rows), backward);
         return arena.used;
     }
-    Memory pack(Packed<Kind>& into, const float* flat, bool backward) const {
+    Memory pack(Packed<Kind>& into, const float* from, bool backward) const {
         std::vector<std::function<void()>> jobs;
+        auto lay = [&](Arena& arena) {
+            if (backward) into.lay_back(plan, from, arena, jobs);
+            else into.lay(plan, from, arena, jobs);
+        };
         Arena count{nullptr};
-        into.lay(plan, flat, backward, count, jobs);
+        lay(count);
         Memory memory(count.used);
         jobs.clear();
         Arena arena{memory.data()};
-        into.lay(plan, flat, backward, arena, jobs);
+        lay(arena);
         parallel((int)jobs.size(), threads, [&](int i) { jobs[i](); });
         return memory;
     }
@@ -96,7 +102,7 @@ struct ChunkOf final : Chunk {
     }
 
     double forward(float* logits, float* const* out, float* const* state) override {
-        if (stored && kept.empty())
+        if (stored && kept.empty())  // activations stay from here on
             for (const Span& s : tiles) kept.emplace_back(lay_kept(s, nullptr, nullptr, true));
         std::vector<double> losses(tiles.size());
         parallel((int)tiles.size(), threads, [&](int i) {
@@ -116,6 +122,7 @@ struct ChunkOf final : Chunk {
     // Runs the adjoint over all tiles, `before` having prepared the cotangents of the outputs; adds into the flat vector.
     template <class Before>
     double backward(float* into, const Packed<Kind>* direction, const Structural& structural, Before&& before) {
+        if (!packed_back.data()) packed_back = pack(weights, flat, true);
         const size_t image = plan.image;
         Memory images(image * slots * sizeof(float));
         float* sums = (float*)images.data();
@@ -156,6 +163,7 @@ struct ChunkOf final : Chunk {
         backward(into, &direction, structural, [](Tile<Cell, Kind>& walk) { walk.tangent(); });
     }
 
+    void keep() override { stored = true; }
     size_t stored_bytes() const override {
         size_t total = 0;
         for (const Span& s : tiles) total += lay_kept(s, nullptr, nullptr, true);
@@ -168,11 +176,11 @@ struct ChunkOf final : Chunk {
 };
 
 template <class Kind>
-Chunk* open_kind(const Architecture& a, const Batch& b, const float* flat, bool stored, int threads) {
+Chunk* open_kind(const Architecture& a, const Batch& b, const float* flat, int threads) {
     switch (a.cell) {
-        case 0: case 3: return new ChunkOf<Plain, Kind>(a, b, flat, stored, threads);
-        case 1: case 4: return new ChunkOf<Gated<true>, Kind>(a, b, flat, stored, threads);
-        case 2: return new ChunkOf<Gated<false>, Kind>(a, b, flat, stored, threads);
+        case 0: case 3: return new ChunkOf<Plain, Kind>(a, b, flat, threads);
+        case 1: case 4: return new ChunkOf<Gated<true>, Kind>(a, b, flat, threads);
+        case 2: return new ChunkOf<Gated<false>, Kind>(a, b, flat, threads);
     }
     return nullptr;
 }
@@ -207,9 +215,9 @@ double peak(int threads, int64_t rounds) {
 #define RN_API extern "C" __attribute__((visibility("default")))
 
 // precision: 0 fp32, 1 bf16 matrix operands. Returns null when there is no memory or the cell is not known.
-RN_API void* rn_open(const rn::Architecture* a, const rn::Batch* b, const float* flat, int precision, int stored, int threads) {
+RN_API void* rn_open(const rn::Architecture* a, const rn::Batch* b, const float* flat, int precision, int threads) {
     try {
-        return precision ? rn::open_kind<rn::Bf16>(*a, *b, flat, stored, threads) : rn::open_kind<rn::Fp32>(*a, *b, flat, stored, threads);
+        return precision ? rn::open_kind<rn::Bf16>(*a, *b, flat, threads) : rn::open_kind<rn::Fp32>(*a, *b, flat, threads);
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
@@ -235,6 +243,8 @@ RN_API int rn_gradient(void* chunk, float* into, double* loss) {
 RN_API int rn_product(void* chunk, const float* v, float* into, float mu, int form, int tap) {
     return guarded([&] { ((rn::Chunk*)chunk)->product(v, into, {mu, form, tap}); });
 }
+// From now on activations are stored; to be called before the forward pass.
+RN_API void rn_keep(void* chunk) { ((rn::Chunk*)chunk)->keep(); }
 RN_API int64_t rn_parameters(const rn::Architecture* a) { return rn::Plan(*a).size; }
 RN_API int64_t rn_stored_bytes(void* chunk) { return (int64_t)((rn::Chunk*)chunk)->stored_bytes(); }
 RN_API int64_t rn_workspace_bytes(void* chunk) { return (int64_t)((rn::Chunk*)chunk)->workspace_bytes(); }

@@ -172,9 +172,8 @@ struct Packed {
 
     static int steps(int n) { return (n + Kind::depth - 1) / Kind::depth; }
 
-    // Lays the copies out in `arena` and, where the arena is real, adds one job for each to `jobs`.
-    void lay(const Plan& plan, const float* flat, bool backward, Arena& arena,
-             std::vector<std::function<void()>>& jobs) {
+    // Lay the copies out in `arena` and add one job for each to `jobs`, to be run where the arena is real.
+    void lay(const Plan& plan, const float* flat, Arena& arena, std::vector<std::function<void()>>& jobs) {
         const Architecture& a = plan.a;
         auto forward = [&](int64_t at, int gates, int h, int columns) {
             Cut cut(gates * vectors_of(h), gates);
@@ -182,19 +181,15 @@ struct Packed {
             jobs.push_back([=] { pack_forward<Kind>(out, flat + at, gates, h, columns, cut); });
             return out;
         };
-        auto back = [&](int64_t at, int rows, int columns) {
-            Unit* out = arena.take<Unit>((size_t)vectors_of(columns) * W * steps(rows));
-            jobs.push_back([=] { pack_transposed<Kind>(out, flat + at, rows, columns); });
-            return out;
-        };
         auto rows = [&](int64_t at, int64_t bias, int gates, int h, int symbols) {
             float* out = arena.take<float>((size_t)std::max(symbols, 1) * gates * padded(h));
             jobs.push_back([=] { pack_table(out, flat + at, bias < 0 ? nullptr : flat + bias, gates, h, padded(h), symbols); });
             return out;
         };
-        layers.clear();
-        for (const LayerPlan& p : plan.layers) {
-            Layer y{};
+        layers.assign(plan.layers.size(), {});
+        for (size_t l = 0; l < layers.size(); ++l) {
+            const LayerPlan& p = plan.layers[l];
+            Layer& y = layers[l];
             const int G = plan.gates;
             y.table = rows(p.in, p.bias, G, p.h, p.table ? p.inputs : 0);
             y.rec = forward(p.rec, G, p.h, p.h);
@@ -206,19 +201,6 @@ struct Packed {
                 if (p.table) y.mi_table = rows(p.mi, -1, 1, p.h, p.inputs);
                 else y.mi = forward(p.mi, 1, p.h, p.inputs);
             }
-            if (backward) {
-                for (int g = 0; g < G; ++g) {
-                    y.rec_back[g] = back(p.rec + (int64_t)g * p.h * p.h, p.h, p.h);
-                    if (p.below) y.lower_back[g] = back(p.lower + (int64_t)g * p.h * p.below, p.h, p.below);
-                    if (p.from_below) y.in_back[g] = back(p.in + (int64_t)g * p.h * p.inputs, p.h, p.inputs);
-                }
-                if (p.output) y.out_back = back(p.out, a.outputs, p.h);
-                if (plan.factored) {
-                    y.mh_back = back(p.mh, p.h, p.h);
-                    if (p.from_below) y.mi_back = back(p.mi, p.h, p.inputs);
-                }
-            }
-            layers.push_back(y);
         }
         output_bias = arena.take<float>(padded(a.outputs));
         float* to = output_bias;
@@ -226,6 +208,27 @@ struct Packed {
         jobs.push_back([=] {
             for (int i = 0; i < padded(a.outputs); ++i) to[i] = from && i < a.outputs ? from[i] : 0;
         });
+    }
+    void lay_back(const Plan& plan, const float* flat, Arena& arena, std::vector<std::function<void()>>& jobs) {
+        auto back = [&](int64_t at, int rows, int columns) {
+            Unit* out = arena.take<Unit>((size_t)vectors_of(columns) * W * steps(rows));
+            jobs.push_back([=] { pack_transposed<Kind>(out, flat + at, rows, columns); });
+            return out;
+        };
+        for (size_t l = 0; l < layers.size(); ++l) {
+            const LayerPlan& p = plan.layers[l];
+            Layer& y = layers[l];
+            for (int g = 0; g < plan.gates; ++g) {
+                y.rec_back[g] = back(p.rec + (int64_t)g * p.h * p.h, p.h, p.h);
+                if (p.below) y.lower_back[g] = back(p.lower + (int64_t)g * p.h * p.below, p.h, p.below);
+                if (p.from_below) y.in_back[g] = back(p.in + (int64_t)g * p.h * p.inputs, p.h, p.inputs);
+            }
+            if (p.output) y.out_back = back(p.out, plan.a.outputs, p.h);
+            if (plan.factored) {
+                y.mh_back = back(p.mh, p.h, p.h);
+                if (p.from_below) y.mi_back = back(p.mi, p.h, p.inputs);
+            }
+        }
     }
 };
 
