@@ -26,9 +26,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """A flag for every setting, in groups; an absent flag is an absent attribute."""
-    groups = {
-        name: parser.add_argument_group((kind.__doc__ or name).lower()) for name, kind in GROUPS.items()
-    }
+    names = ["limits", *(name for name in GROUPS if name != "limits")]  # the most used first
+    groups = {name: parser.add_argument_group((GROUPS[name].__doc__ or name).lower()) for name in names}
     for group, each in all_settings():
         if (
             each.name == "text" or not each.metadata["flag"]

@@ -24,6 +24,7 @@ The same command goes on with a run that was stopped, by Ctrl-C or by anything e
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "rnnewton train [TEXT] [--run FOLDER] [--seconds X] [--steps N] [any other setting]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NOTES
     parser.add_argument(

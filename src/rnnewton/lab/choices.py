@@ -24,6 +24,7 @@ WIDTHS = (32, 48, 64, 96, 128, 170, 256, 384, 512, 768, 1024)
 TEXT_PER_WEIGHT = 8  # characters of text for each weight …
 READ_PER_WEIGHT = 120  # … and characters that the budget can read for each
 RATES = {"sgd": 1.0, "momentum": 0.2, "nesterov": 0.2, "adam": 4e-3, "lstm-online": 0.05}
+ONLINE_REPORT = 5_000  # updates of a line of metrics in online learning
 REPORT = 250_000  # characters of a first-order optimiser's line of metrics
 
 
@@ -77,9 +78,12 @@ def _optimizer(settings: Settings, facts: Facts) -> dict[str, Any]:
     if name == "hf":
         return _hessian_free(settings, facts)
     length = settings.sequences.length or 100
-    batch = settings.optimizer.batch or max(1, min(64, facts.characters // (20 * length)))
-    characters = 1 if name == "lstm-online" else batch * length
-    updates = max(1, round(min(REPORT, facts.characters) / characters))
+    if name == "lstm-online":  # an update is one character of every stream
+        batch = settings.optimizer.batch or max(1, min(16, facts.characters // 1000))
+        updates = max(1, min(ONLINE_REPORT, (facts.characters - 1) // batch))
+    else:
+        batch = settings.optimizer.batch or max(1, min(64, facts.characters // (20 * length)))
+        updates = max(1, round(min(REPORT, facts.characters) / (batch * length)))
     return {"learning_rate": RATES[name], "batch": batch, "report_every": updates, "average": 0.99}
 
 
@@ -136,6 +140,11 @@ def _check(settings: Settings) -> None:
     optimizer, cell = settings.optimizer, settings.model.cell
     if optimizer.optimizer == "lstm-online" and cell not in ("lstm", "lstm-original"):
         raise UserError(f"--optimizer lstm-online learns LSTMs only, and --cell is {cell}; take --cell lstm.")
+    regularized = settings.regularization
+    if optimizer.optimizer == "lstm-online" and (
+        regularized.weight_decay or regularized.weight_noise or regularized.dropout
+    ):
+        raise UserError("lstm-online has no weight decay, weight noise or dropout; take another --optimizer.")
     if optimizer.schedule == "cosine" and settings.limits.steps is None:
         raise UserError("--schedule cosine falls to zero at the last step: give --steps too.")
     if settings.sequences.carry and optimizer.optimizer == "hf":

@@ -92,9 +92,9 @@ def learner_of(task: Task, subscriber: Callable[[Tick], None]) -> Learner:
 
         return HessianFreeLearner(task, subscriber)
     if name == "lstm-online":
-        from rnnewton.lab.online import OnlineLearner
+        from rnnewton.lab.online import OnlineTextLearner
 
-        return OnlineLearner(task, subscriber)
+        return OnlineTextLearner(task, subscriber)
     from rnnewton.lab.first_order import FirstOrderLearner
 
     return FirstOrderLearner(task, subscriber)

@@ -75,7 +75,7 @@ def _chapter_4() -> Iterator[Preset]:
     mrnn = ModelSettings(cell="mrnn", hidden=(280,), init="normal:0.05")
     stack = replace(mrnn, hidden=(150, 130, 110))
     mlstm = ModelSettings(cell="mlstm", hidden=(170,), init="normal:0.1")
-    online = OptimizerSettings(optimizer="lstm-online", learning_rate=0.05, average=0.0)
+    online = OptimizerSettings(optimizer="lstm-online", learning_rate=0.05, average=0.0, batch=1)
     line_search = "line-search:0.8"
     rows: list[tuple[str, str, ModelSettings, OptimizerSettings, Printed]] = [
         ("rnn-structural", "RNN, structural damping", rnn, _hessian_free(_structural(0.01)),
