@@ -146,8 +146,7 @@ class RecurrentLinearization:
 
     def _share(self) -> Memory:
         memory = self._choices.memory
-        whole = isinstance(memory, int) and not isinstance(memory, bool)
-        return memory // len(self._blocks) if whole else memory
+        return memory if isinstance(memory, str | bool) else memory // len(self._blocks)
 
     def _plan(self, block: Block) -> Plan:
         steps, sequences = block.inputs.shape[:2]
