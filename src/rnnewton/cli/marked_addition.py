@@ -82,16 +82,17 @@ def run(args: argparse.Namespace) -> int:
         "rate": [_number("--rates", word) for word in args.rates.split(",")] if args.rates else [None],
         "seed": range(args.first_seed, args.first_seed + max(args.seeds, 1)),
     }
-    settings = list(dict.fromkeys(_without_rate(each) for each in all_runs(base, grid)))
+    settings = list(dict.fromkeys(all_runs(base, grid)))
     runs: list[AdditionRun] = []
     for number, each in enumerate(settings, 1):
         rate = "" if each.rate is None else f", rate {each.rate:g}"
-        name = f"[{number}/{len(settings)}] {each.optimizer}, {each.cell}, length {each.length}{rate}, seed {each.seed}"
+        name = f"{each.optimizer}, {each.cell}, length {each.length}{rate}, seed {each.seed}"
         result = run_addition(each)
         runs.append(result)
         how = "solved" if result.solved else "not solved"
         say(
-            f"{name}: {how}, held-out error {result.error:.4f} after {result.seconds:.0f} s, {result.updates:,} updates"
+            f"[{number}/{len(settings)}] {name}: {how}, held-out error {result.error:.4f} after"
+            f" {result.seconds:.0f} s, {result.updates:,} updates"
         )
     try:
         figure(runs, path)
@@ -108,12 +109,6 @@ def run(args: argparse.Namespace) -> int:
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
     return 0
-
-
-def _without_rate(settings):
-    from dataclasses import replace
-
-    return replace(settings, rate=None) if settings.optimizer == "hf" else settings
 
 
 def _cell(word: str) -> str:

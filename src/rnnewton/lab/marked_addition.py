@@ -8,7 +8,7 @@ over.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,9 @@ Progress = Callable[[AdditionSettings, float, float, int], None]  # settings, se
 
 
 def model_for(settings: AdditionSettings) -> RecurrentModel:
-    """The network: two inputs, one output; gated cells with biases, so that gates can learn to stay open or
-    shut."""
+    """The network: two inputs, one output, biases. Forget gates start at T / (T + 1), so that a share of what is
+    stored survives the sequence; at a half, all of it would be gone after ten steps.
+    """
     return RecurrentModel(
         cell=settings.cell,
         hidden=(settings.hidden,),
@@ -94,6 +95,7 @@ def model_for(settings: AdditionSettings) -> RecurrentModel:
         loss="squared",
         bias=True,
         output_bias=True,
+        forget_bias=math.log(settings.length) if settings.cell in ("lstm", "mlstm") else None,
         init=_initial(settings),
         seed=settings.seed,
     )
@@ -173,12 +175,13 @@ def _updater(
     return lambda index: first.step([task.batch(settings.batch, index)])
 
 
-def all_runs(base: AdditionSettings, grid: dict[str, Iterable[Any]]) -> Iterator[AdditionSettings]:
+def all_runs(base: AdditionSettings, grid: Mapping[str, Iterable[Any]]) -> Iterator[AdditionSettings]:
     """Every combination of the grid's values, the last of its names the fastest."""
     runs = [base]
     for name, values in grid.items():
         runs = [replace(run, **{name: value}) for run in runs for value in values]
-    yield from runs
+    # Hessian-free has no learning rate, and so no run of its own for each.
+    yield from (replace(run, rate=None) if run.optimizer == "hf" else run for run in runs)
 
 
 def rows(runs: Iterable[AdditionRun]) -> list[list[str]]:
