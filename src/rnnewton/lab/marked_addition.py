@@ -84,8 +84,8 @@ Progress = Callable[[AdditionSettings, float, float, int], None]  # settings, se
 
 
 def model_for(settings: AdditionSettings) -> RecurrentModel:
-    """The network: two inputs, one output, biases. Forget gates start at T / (T + 1), so that a share of what is
-    stored survives the sequence; at a half, all of it would be gone after ten steps.
+    """The network: two inputs, one output, biases. Forget gates start at T / (T + 1), so that a share of what
+    is stored survives the sequence; at a half, all of it would be gone after ten steps.
     """
     return RecurrentModel(
         cell=settings.cell,
