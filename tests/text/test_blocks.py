@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnewton.text.blocks import Consecutive, Sequences, Shuffled, Streams, fresh_part
+from rnnewton.text.blocks import Consecutive, Sequences, Shuffled, Streams, counts, fresh_part
 from rnnewton.text.errors import UserError
 
 
@@ -102,3 +102,9 @@ def test_texts_that_are_too_short() -> None:
     assert len(Sequences(np.arange(3), 5)) == 0
     with pytest.raises(UserError, match="shorter than one sequence"):
         Shuffled(0, 1)
+
+
+def test_counts_are_bincounts_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rnnewton.text.blocks._BLOCK", 7)
+    ids = np.random.default_rng(0).integers(0, 5, 50).astype(np.uint8)
+    assert counts(ids, 6).tolist() == np.bincount(ids, minlength=6).tolist()

@@ -24,6 +24,7 @@ from rnnewton.lab.run_folder import RunFolder
 from rnnewton.lab.scoring import lanes
 from rnnewton.lab.settings import Settings, changed, flag, flat, from_document, is_fixed, to_document
 from rnnewton.lab.training import Observer, Trainer, begin
+from rnnewton.text.blocks import counts
 from rnnewton.text.corpus import Corpus, CorpusSettings, read_corpus
 from rnnewton.text.errors import UserError
 
@@ -175,10 +176,10 @@ def _task(settings: Settings, corpus: Corpus) -> Task:
             "the training text has fewer than 2 characters; give a longer text or another --split."
         )
     device = device_of(settings.machine.device)
-    counts = np.bincount(np.asarray(corpus.training), minlength=len(corpus.alphabet))
+    seen = counts(corpus.training, len(corpus.alphabet))
     model = build(settings, len(corpus.alphabet))
     model.alphabet = corpus.alphabet
-    frequencies = torch.from_numpy(counts / counts.sum()).to(
+    frequencies = torch.from_numpy(seen / seen.sum()).to(
         device=device, dtype=next(model.parameters()).dtype
     )
     return Task(model, corpus.training, settings, frequencies)

@@ -15,6 +15,7 @@ from rnnewton.text.alphabet import Ids
 from rnnewton.text.errors import UserError
 
 Chunk = tuple[Tensor, Tensor]  # inputs and targets, (T, B) int64 each
+_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -187,3 +188,11 @@ def fresh_part(indices: np.ndarray, fraction: float, seed: tuple[int, ...]) -> n
     """A random part of a batch, at least one sequence: the curvature batch of chapters 4 and 5."""
     number = max(1, round(fraction * len(indices)))
     return np.random.default_rng(seed).choice(indices, size=min(number, len(indices)), replace=False)
+
+
+def counts(ids: Ids, symbols: int) -> np.ndarray:
+    """How often each symbol occurs, in blocks: a mapped text does not come into memory as a whole."""
+    total = np.zeros(symbols, dtype=np.int64)
+    for start in range(0, len(ids), _BLOCK):
+        total += np.bincount(ids[start : start + _BLOCK], minlength=symbols)
+    return total
