@@ -77,6 +77,24 @@ def test_fixed_and_geometric_growth_by_hand():
     assert [grown.at(w).iterations for w in (0, 4, 8, 99)] == [4, 8, 16, 16]
 
 
+def test_growth_in_proportion_to_the_work_done():
+    """20 k characters, then 1 % of the work so far; a curvature batch of a fifth, but of 10 k at least."""
+    schedule = BatchSchedule(
+        Sizes(20_000, 4_000, 3),
+        "proportional",
+        per_work=0.01,
+        largest=200_000,
+        last_iterations=8,
+        least_curvature=10_000,
+    )
+    millions = [0, 2, 4, 10, 20, 90]
+    assert [schedule.at(m * 1e6).gradient // 1000 for m in millions] == [20, 20, 40, 100, 200, 200]
+    assert [schedule.at(m * 1e6).curvature // 1000 for m in millions] == [10, 10, 10, 20, 40, 40]
+    assert [schedule.at(m * 1e6).iterations for m in millions] == [3, 3, 4, 6, 8, 8]
+    tiny = BatchSchedule(Sizes(500, 100, 3), least_curvature=10_000)
+    assert tiny.at(0.0).curvature == 500, "never more than the gradient batch"
+
+
 def test_the_norm_test_counts_growths():
     schedule = BatchSchedule(Sizes(1000, 200, 3), "norm", factor=1.5, noise=0.25)
     assert schedule.asks_for_more(0.3)

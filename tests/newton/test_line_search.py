@@ -40,10 +40,13 @@ def test_non_finite_losses_are_backtracked_over():
 
 
 def test_armijo_takes_the_first_step_that_wins_enough():
-    """f(ε) = 10 − ε + 4ε², slope −1: 1 → 13, 0.5 → 10.5, 0.25 → 10 (not lower), 0.125 → 9.9375."""
+    """f(ε) = 10 − ε + 4ε², slope −1: 1 → 13, 0.5 → 10.5, 0.5·0.5² = 0.125 → 9.9375."""
     found = first_decrease(lambda e: 10 - e + 4 * e * e, 10.0, -1.0, sufficient=0.01, decay=0.5, decays=10)
-    assert (found.step, found.evaluations) == (0.125, 4)
-    assert not first_decrease(lambda e: 10 - e + 4 * e * e, 10.0, -1.0, 0.9, 0.5, 3).improved
+    assert (found.step, found.evaluations) == (0.125, 3)
+    tried = []
+    assert not first_decrease(lambda e: tried.append(e) or 99.0, 10.0, -1.0, 0.01, 0.8, 5).improved
+    assert tried == pytest.approx([0.8**k for k in (0, 1, 3, 6, 10, 15)])
+    assert not first_decrease(lambda e: 10 - e + 4 * e * e, 10.0, -1.0, 0.9, 0.5, 1).improved
 
 
 def test_a_stalled_direction_leaves_x_f_as_it_was():

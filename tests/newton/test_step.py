@@ -275,7 +275,7 @@ def test_lbfgs_pairs_are_handed_over():
 
 
 def test_recovery_after_three_empty_steps():
-    settings = replace(EXACT, recovery=RecoverySettings(after=3))
+    settings = replace(EXACT, recovery=RecoverySettings(after=3), trace=False)
     problem = quadratic_problem()
     problem.value = lambda theta: 10.0 + float(theta.norm())
     memory = Memory(rn.Tikhonov(0.1), rn.Tikhonov(0.1), last=torch.ones(8, dtype=torch.float64))
@@ -286,6 +286,8 @@ def test_recovery_after_three_empty_steps():
         widenings.append(memory.widening)
     assert [r.recovery is not None for r in reports] == [False, False, True, False, False, True]
     assert "warm start dropped" in reports[2].recovery
+    factors = [0.1, 0.1 * 1.5**2, 0.1 * 1.5**6]
+    assert [r.lambda_ for r in reports[:3]] == pytest.approx(factors), "each failure grows it more"
     assert reports[3].lambda_ == 0.1, "back to where it last worked"
     assert memory.damping.lam == pytest.approx(0.225), "a second recovery tries more damping"
     assert widenings == [1, 1, 2, 2, 2, 4]

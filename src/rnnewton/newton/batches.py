@@ -30,19 +30,22 @@ class Sizes:
 class BatchSchedule:
     """Sizes as a function of work, and of the gradient's noise where that is asked for.
 
-    "fixed": `sizes`. "geometric": both batches grow by `factor` every `every` units of work. "norm": both
-    grow by `factor` after a step whose gradient was noisier than `noise` (the norm test: estimated variance
-    of the mean gradient over its squared norm; Byrd et al. 2012). Both end at `largest` characters of
-    gradient batch, where CG gets `last_iterations`.
+    "fixed": `sizes`. "geometric": both batches grow by `factor` every `every` units of work. "proportional":
+    the gradient batch has `per_work` characters per unit of work done, once that is more than the first one.
+    "norm": both grow by `factor` after a step whose gradient was noisier than `noise` (the norm test:
+    estimated variance of the mean gradient over its squared norm; Byrd et al. 2012). All end at `largest`
+    characters of gradient batch, where CG gets `last_iterations`.
     """
 
     sizes: Sizes
-    growth: Literal["fixed", "geometric", "norm"] = "fixed"
+    growth: Literal["fixed", "geometric", "proportional", "norm"] = "fixed"
     factor: float = 2.0
     every: float = 4.0
+    per_work: float = 0.0
     noise: float = 0.25
     largest: int | None = None
     last_iterations: int | None = None  # CG's limit grows towards it, geometrically, as the batches do
+    least_curvature: int = 0  # curvature batches smaller than this are unstable
 
     def __post_init__(self) -> None:
         s = self.sizes
@@ -51,8 +54,8 @@ class BatchSchedule:
                 f"the gradient batch ({s.gradient} characters) must hold the curvature batch "
                 f"({s.curvature}), and CG needs at least one iteration ({s.iterations})"
             )
-        if self.growth not in ("fixed", "geometric", "norm"):
-            raise ValueError(f"growth={self.growth!r} must be 'fixed', 'geometric' or 'norm'")
+        if self.growth not in ("fixed", "geometric", "proportional", "norm"):
+            raise ValueError(f"growth={self.growth!r} must be 'fixed', 'geometric', 'proportional' or 'norm'")
         if self.factor < 1 or self.every <= 0:
             raise ValueError(f"factor={self.factor} must be at least 1 and every={self.every} above 0")
         if self.largest is not None and self.largest < s.gradient:
@@ -60,18 +63,21 @@ class BatchSchedule:
 
     def at(self, work: float, growths: int = 0) -> Sizes:
         """The sizes after so much work, or after so many growths that the norm test asked for."""
+        first = self.sizes
+        ceiling = self.largest / first.gradient if self.largest is not None else math.inf
+        grown = min(self._grown(work, growths), ceiling)
+        gradient = round(first.gradient * grown)
+        curvature = max(1, round(first.curvature * grown), self.least_curvature)
+        return Sizes(gradient, min(curvature, gradient), self._iterations(grown, ceiling))
+
+    def _grown(self, work: float, growths: int) -> float:
         if self.growth == "fixed":
-            return self.sizes
+            return 1.0
+        if self.growth == "proportional":
+            return max(1.0, self.per_work * work / self.sizes.gradient)
         times = math.floor(work / self.every) if self.growth == "geometric" else growths
         # Growth without a limit is the whole text soon: the exponent is kept where floats are.
-        grown = self.factor ** min(times, 200)
-        ceiling = self.largest / self.sizes.gradient if self.largest is not None else math.inf
-        grown = min(grown, ceiling)
-        return Sizes(
-            gradient=round(self.sizes.gradient * grown),
-            curvature=max(1, round(self.sizes.curvature * grown)),
-            iterations=self._iterations(grown, ceiling),
-        )
+        return self.factor ** min(times, 200)
 
     def asks_for_more(self, gradient_noise: float | None) -> bool:
         """The norm test on a step's report."""

@@ -47,13 +47,18 @@ def backtrack(loss: Callable[[float], float], before: float, decay: float, decay
 def first_decrease(
     loss: Callable[[float], float], before: float, slope: float, sufficient: float, decay: float, decays: int
 ) -> Found:
-    """Armijo's search: the longest step tried that wins a share of what the slope promises."""
-    step = 1.0
+    """Armijo's search: the longest step tried that wins a share of what the slope promises.
+
+    Every try shortens the step more than the one before (0.8, 0.8², 0.8³ … of it): a step that is too long by
+    orders of magnitude is found out in a few losses.
+    """
+    step, shorter = 1.0, decay
     for tries in range(decays + 1):
         value = _comparable(loss(step))
         if value < before and value <= before + sufficient * step * slope:
             return Found(step, value, tries + 1)
-        step *= decay
+        step *= shorter
+        shorter *= decay
     return Found(0.0, before, decays + 1)
 
 

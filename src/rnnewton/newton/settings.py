@@ -69,12 +69,12 @@ class FinalStepSettings:
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """When steps come to nothing several times in a row."""
+    """When steps come to nothing several times in a row. Until then each one grows the damping more."""
 
-    after: int = 3
+    after: int = 4
     nothing: float = 0.05  # a step cut to less than this has come to nothing
     widening: float = 2.0  # more curvature examples, by this factor each time
-    widest: float = 8.0
+    widest: float = 4.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class HessianFreeSettings:
         return HessianFreeSettings(
             cg=ConjugateGradientSettings(iterations=5, warm_start=0.9),
             curvature=CurvatureSettings(fraction=0.2),
-            final=FinalStepSettings(rule="armijo"),
+            final=FinalStepSettings(rule="armijo", decays=5),  # down to 0.8¹⁵ = 0.035
             averaging=0.9,
             passes=passes or PassSettings(),
             epoch_characters=epoch_characters,

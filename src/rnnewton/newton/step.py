@@ -252,7 +252,9 @@ class OuterStep:
             evidence = Evidence(measured.p, measured.absurd, last=True, first=run.measured is None)
             damping = damping.adapted(evidence, memory.damping)
         if not found.improved and not self._idle(run, slope):
-            damping = memory.damping.grown()
+            damping = memory.damping
+            for _ in range(memory.failures + 1):  # a damping that is far too small is not to take many steps
+                damping = damping.grown()
         counted = replace(
             memory,
             damping=damping,

@@ -85,7 +85,7 @@ def test_lambda_has_a_floor_and_leaps_when_the_promise_is_absurd():
 
 
 def test_metric_damping_moves_kappa_and_keeps_lambda():
-    """× 0.8 above 3/4, ÷ 0.8 below 1/4, ÷ 0.8³ below 0, floor 0.01."""
+    """× 0.8 above 3/4, ÷ 0.8 below 1/4, ÷ 0.8³ below 0, floor 0.3."""
     metric = Metric()
     assert metric.adapted(at_end(0.9), metric).kappa == pytest.approx(0.8)
     assert metric.adapted(at_end(0.1), metric).kappa == pytest.approx(1.25)
@@ -94,7 +94,7 @@ def test_metric_damping_moves_kappa_and_keeps_lambda():
     assert metric.terms().tikhonov == 1e-4
     for _ in range(100):
         metric = metric.adapted(at_end(1.0), metric)
-    assert metric.kappa == 0.01
+    assert metric.kappa == 0.3
     assert metric.lam == 1e-4
 
 

@@ -117,7 +117,7 @@ def test_unscored_positions_scale_the_matrix_and_not_the_factors():
 
 
 def test_averages_start_even_and_then_forget():
-    """β = min(1 − 1/n, 0.95); with a weight of one element M is a number and its history can be written
+    """β = min(1 − 1/n, 0.9); with a weight of one element M is a number and its history can be written
     down."""
 
     def scalar(value: float) -> list:
@@ -127,7 +127,7 @@ def test_averages_start_even_and_then_forget():
     kron, expected = Kronecker(), 0.0
     for n in range(1, 40):
         updated(kron, scalar(float(n)))
-        beta = min(1 - 1 / n, 0.95)
+        beta = min(1 - 1 / n, 0.9)
         expected = beta * expected + (1 - beta) * n
         assert kron.mean() == pytest.approx(expected, rel=1e-9)
 

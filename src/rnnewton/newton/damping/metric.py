@@ -31,7 +31,7 @@ class Metric(Damping):
     kappa: float = 1.0
     lam: float = 1e-4
     factor: float = 0.8
-    floor: float = 0.01
+    floor: float = 0.3
     adapt: bool = True
 
     kind: ClassVar[str] = "metric"

@@ -38,7 +38,7 @@ SAMPLED_ADJOINT_AND_MOMENTS = 2 / 3 + 1 / 3  # gradients per character
 
 @dataclass(frozen=True)
 class KroneckerSettings:
-    decay: float = 0.95  # of the averages over outer steps; the first 20 are averaged evenly
+    decay: float = 0.9  # of the averages over outer steps; the first 10 are averaged evenly
     refresh: int = 5  # outer steps between two eigen-decompositions
     refresh_always: int = 3  # the first steps refresh every time
     moments: float = 0.9  # share of s; the rest is λ_B λ_Aᵀ
