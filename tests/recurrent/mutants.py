@@ -93,11 +93,19 @@ def _calls(node: ast.Call, name: str) -> Iterator[ast.AST]:
         yield ast.BinOp(arguments[-2], ast.Mult(), ast.Constant(2))
     if name in ("carry", "back"):
         yield negated(node)
-    if name in ("slope", "soft_slope"):
+    if name in ("add_product", "addcmul"):  # base + a ⊙ b
+        base, a, b = arguments
+        yield from (again([negated(base), a, b]), again([base, negated(a), b]), base)
+        yield from (ast.BinOp(base, ast.Add(), a), ast.BinOp(base, ast.Add(), b))
+    if name == "addcmul" and node.keywords:  # value=-1
+        yield ast.Call(node.func, arguments, [])
+    if name == "soft_slope":
         yield ast.Constant(1)
+    if name == "through_tanh":  # x ⊙ (1 − H ⊙ H)
+        yield arguments[0]
     if name in ("cat", "concat") and isinstance(arguments[0], ast.Tuple):
-        first, second, *rest = arguments[0].elts
-        yield again([ast.Tuple([second, first, *rest], ast.Load()), *arguments[1:]])
+        first, *between, last = arguments[0].elts
+        yield again([ast.Tuple([last, *between, first], ast.Load()), *arguments[1:]])
 
 
 def _text(node: ast.AST) -> str:

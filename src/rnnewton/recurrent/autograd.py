@@ -18,6 +18,7 @@ from rnnewton.recurrent.passes.adjoint import adjoint_segment, zero_cotangent
 from rnnewton.recurrent.passes.forward import external_drive, forward_segment, read_out
 from rnnewton.recurrent.passes.tangent import r_read_out, tangent_segment
 from rnnewton.recurrent.passes.tape import Course, LayerTape, Tape, is_derived, row
+from rnnewton.recurrent.passes.workspace import FRESH
 from rnnewton.recurrent.reference import reference_forward
 
 
@@ -217,7 +218,8 @@ def _pattern(architecture: Architecture) -> tuple[Any, Any]:
     )
     inputs = torch.empty(1, 1, architecture.source_size(0), device="meta")
     weights = net.weights.layers[0]
-    drive = external_drive(weights, inputs, None)
+    drive = external_drive(weights, inputs, None, FRESH)
     before = zero_state(architecture, net.cell, 1, inputs)[0]
-    _, kept = net.cell.forward(weights.step, row(drive, 0), before)
+    after, activations = net.cell.forward(weights.step, row(drive, 0), before)
+    kept = net.cell.slopes(before, after, activations)
     return tuple(type(fields)(*(x is not None for x in fields)) for fields in (kept, drive))  # type: ignore[return-value]  # there are two

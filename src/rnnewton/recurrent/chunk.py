@@ -14,12 +14,13 @@ from torch import Generator, Tensor
 from rnnewton.recurrent.blocks import Block
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
 from rnnewton.recurrent.losses import Loss
+from rnnewton.recurrent.memory import Plan
 from rnnewton.recurrent.network import Network, StackWeights, zero_state
 from rnnewton.recurrent.passes.adjoint import Flow, Tap, adjoint_segment, zero_cotangent
-from rnnewton.recurrent.passes.forward import forward_segment, read_out
-from rnnewton.recurrent.passes.segments import Segments
+from rnnewton.recurrent.passes.forward import Rooms, forward_segment, read_out
 from rnnewton.recurrent.passes.tangent import r_read_out, tangent_segment
-from rnnewton.recurrent.passes.tape import Course, Tape
+from rnnewton.recurrent.passes.tape import Course, Tape, is_derived
+from rnnewton.recurrent.passes.workspace import FRESH, Workspace
 
 FORMS = ("matching", "squared")
 TAPS = ("output", "cell")
@@ -48,9 +49,9 @@ def untapped(part: Part) -> None:
 class EagerChunk:
     """The reference for every faster chunk."""
 
-    def __init__(self, net: Network, loss: Loss, block: Block, segments: Segments, stored: bool) -> None:
+    def __init__(self, net: Network, loss: Loss, block: Block, plan: Plan, space: Workspace) -> None:
         self.net, self.loss, self.block = net, loss, block
-        self.segments, self.stored = segments, stored
+        self.segments, self.stored, self._space = plan.segments, plan.stored, space
         like = net.weights.layers[0].recurrent.weight
         width = block.inputs.shape[1]
         dtype = net.arithmetic.dtype
@@ -58,14 +59,15 @@ class EagerChunk:
         self._starts: list[list[State]] = []
         self._parts: list[Part] = []
         total = like.new_zeros((), dtype=torch.float64)
-        for start, stop in segments:
+        tapes = FRESH if plan.stored else space
+        for start, stop in plan.segments:
             self._starts.append(state)
-            part, z = self._run(start, stop, state, keep=stored)
+            part, z = self._run(start, stop, state, tapes, keep=plan.stored)
             if z is not None and part.rows is not None:
                 rows = part.rows
                 total = total + loss.value(z, block.targets[rows[0] : rows[1]], block.scored.masked(*rows))
-            state = part.tape.last() if stored else _released(part.tape.last())
-            if stored:
+            state = part.tape.last() if plan.stored else _released(part.tape.last())
+            if plan.stored:
                 self._parts.append(part)
         self.loss_sum, self.last = total, state
 
@@ -75,20 +77,13 @@ class EagerChunk:
                 flow.add_to(into, self.net.arithmetic)
 
     def product(self, along: StackWeights, into: Tensor, structural: Structural) -> None:
-        """into += Jᵀ (H_loss R(z) + mu S R(states)). Recomputed: one walk forward for R(states) between the
-        segments, one walk back that repeats each segment (8 passes for 4)."""
-        r_starts = [zero_cotangent(self._starts[0])]
-        last = len(self.segments) - 1
-        for index in range(last):
-            courses = self._tangent(along, self.part(index), r_starts[-1])
-            r_starts.append([_released([course.last])[0] for course in courses])
+        """into += Jᵀ (H_loss R(z) + mu S R(states))."""
         after = zero_cotangent(self._starts[0])
-        for index in reversed(range(last + 1)):
-            part = self.part(index)
-            courses = self._tangent(along, part, r_starts.pop())
+        for part, courses in self._tangents_backwards(along):
             d_z = self._curvature(along, part, courses)
             taps = [_tap(structural, course) for course in courses] if structural.coefficient else None
-            pulled = adjoint_segment(self.net, part.tape, self._inputs(part), d_z, taps, after)
+            inputs = self._inputs(part)
+            pulled = adjoint_segment(self.net, part.tape, inputs, d_z, taps, after, space=self._space)
             for flow in pulled.flows:
                 flow.add_to(into, self.net.arithmetic)
             after = pulled.before
@@ -100,9 +95,8 @@ class EagerChunk:
         states: list[list[Course]] = []
         for index in range(len(self.segments)):
             part = self.part(index)
-            courses = self._tangent(along, part, before)
-            outs = [layer.course.out[1:] for layer in part.tape.layers]
-            outputs.append(r_read_out(self.net, along, outs, [course.out[1:] for course in courses]))
+            courses = self._tangent(along, part, before, FRESH)
+            outputs.append(r_read_out(self.net, along, part.tape.outs(), [x.out[1:] for x in courses]))
             states.append(courses)
             before = [course.last for course in courses]
         joined = [_join([courses[layer] for courses in states]) for layer in range(len(before))]
@@ -128,35 +122,62 @@ class EagerChunk:
         def rows(part: Part) -> tuple[int, Tensor] | None:
             return self._derivative(part) if generator is None else self._sampled(part, generator)
 
-        return _joined_flows(list(self._pull(rows))[::-1])
+        return _joined_flows(list(self._pull(rows, space=FRESH))[::-1])
 
-    def part(self, index: int) -> Part:
+    def part(self, index: int, space: Workspace | None = None) -> Part:
+        """A segment's activations: those stored, or made again."""
         if self.stored:
             return self._parts[index]
-        return self._run(*self.segments[index], self._starts[index], keep=True)[0]
+        return self._run(*self.segments[index], self._starts[index], space or self._space, keep=True)[0]
 
-    def _run(self, start: int, stop: int, state: list[State], keep: bool) -> tuple[Part, Tensor | None]:
-        tape = forward_segment(self.net, self.block.inputs[start:stop], state, start, keep)
+    def _tangents_backwards(self, along: StackWeights) -> Iterator[tuple[Part, list[Course]]]:
+        """R(states) of every segment, the last first. Stored: one walk forward makes them all. Recomputed: it
+        makes those between the segments, and each segment is then repeated (8 passes for 4)."""
+        r_starts = [zero_cotangent(self._starts[0])]
+        kept: list[list[Course]] = []
+        last = len(self.segments) - 1
+        for index in range(last + self.stored):
+            space = self._space.part(f"segment {index}") if self.stored else self._space
+            courses = self._tangent(along, self.part(index), r_starts[-1], space)
+            if self.stored:
+                kept.append(courses)
+                r_starts.append([course.last for course in courses])
+            else:
+                r_starts.append(_released([course.last for course in courses]))
+        for index in reversed(range(last + 1)):
+            part = self.part(index)
+            yield (
+                part,
+                kept[index] if self.stored else self._tangent(along, part, r_starts[index], self._space),
+            )
+
+    def _run(
+        self, start: int, stop: int, state: list[State], tapes: Workspace, keep: bool
+    ) -> tuple[Part, Tensor | None]:
+        rooms = Rooms(tapes, FRESH if is_derived(self.net.cell) else self._space)
+        tape = forward_segment(self.net, self.block.inputs[start:stop], state, start, keep, rooms)
         rows = self.block.scored.rows(start, stop)
         if rows is None:
             return Part(tape, None, None), None
-        outs = [layer.course.out[1:][rows[0] - start : rows[1] - start] for layer in tape.layers]
-        z = read_out(self.net, outs)
+        z = read_out(self.net, tape.outs(rows[0] - start))
         return Part(tape, rows, self.loss.prediction(z) if keep else None), z
 
     def _inputs(self, part: Part) -> Tensor:
         return self.block.inputs[part.tape.start : part.tape.stop]
 
-    def _tangent(self, along: StackWeights, part: Part, before: list[State]) -> list[Course]:
-        return tangent_segment(self.net, along, part.tape, self._inputs(part), before)
+    def _tangent(
+        self, along: StackWeights, part: Part, before: list[State], space: Workspace
+    ) -> list[Course]:
+        rooms = Rooms(space, self._space)
+        return tangent_segment(self.net, along, part.tape, self._inputs(part), before, rooms=rooms)
 
     def _curvature(self, along: StackWeights, part: Part, courses: list[Course]) -> tuple[int, Tensor] | None:
         """H_loss R(z) at the scored steps."""
         if part.rows is None or part.prediction is None:
             return None
         first = part.rows[0] - part.tape.start
-        outs = [layer.course.out[1 + first :] for layer in part.tape.layers]
-        r_z = r_read_out(self.net, along, outs, [course.out[1 + first :] for course in courses])
+        r_outs = [course.out[1 + first :] for course in courses]
+        r_z = r_read_out(self.net, along, part.tape.outs(first), r_outs)
         return first, self.loss.hessian(part.prediction, r_z, self.block.scored.masked(*part.rows))
 
     def _derivative(self, part: Part) -> tuple[int, Tensor] | None:
@@ -179,12 +200,14 @@ class EagerChunk:
         self,
         rows: Callable[[Part], tuple[int, Tensor] | None],
         taps: Callable[[Part], list[Tap] | None] = untapped,
+        space: Workspace | None = None,
     ) -> Iterator[list[Flow]]:
         """The walk back: the flows of every segment, last segment first."""
         after = zero_cotangent(self._starts[0])
         for index in reversed(range(len(self.segments))):
-            part = self.part(index)
-            pulled = adjoint_segment(self.net, part.tape, self._inputs(part), rows(part), taps(part), after)
+            part = self.part(index, space)
+            inputs, room = self._inputs(part), space or self._space
+            pulled = adjoint_segment(self.net, part.tape, inputs, rows(part), taps(part), after, space=room)
             after = pulled.before
             yield pulled.flows
 

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from rnnewton.newton.problem import WeightTraffic
 from rnnewton.recurrent.architecture import Architecture
 from rnnewton.recurrent.blocks import Block
+from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
 from rnnewton.recurrent.chunk import FORMS, TAPS, EagerChunk, Structural
 from rnnewton.recurrent.kernels import NativeChunk, Way, open_chunk
@@ -21,6 +22,8 @@ from rnnewton.recurrent.matrices import Arithmetic
 from rnnewton.recurrent.memory import Memory, Plan, Tile, plan_of
 from rnnewton.recurrent.network import cut, network_of
 from rnnewton.recurrent.passes.adjoint import Flow, Tap
+from rnnewton.recurrent.passes.tape import is_derived
+from rnnewton.recurrent.passes.workspace import Workspace
 from rnnewton.recurrent.reference import reference_loss
 
 
@@ -51,8 +54,11 @@ class RecurrentLinearization:
     ) -> None:
         self.architecture, self.count = architecture, count
         self._flat, self._blocks, self._listed, self._unchanged = flat, blocks, listed, unchanged
-        self._arithmetic, self._choices = choices.arithmetic, choices
-        self.net = network_of(architecture, flat.to(choices.arithmetic.dtype), choices.arithmetic)
+        self._choices = choices
+        in_place = not is_derived(make_cell(architecture))
+        self._arithmetic = choices.arithmetic._replace(in_place=in_place)
+        self.net = network_of(architecture, flat.to(self._arithmetic.dtype), self._arithmetic)
+        self._space = Workspace()
         self._native = [self._native_chunk(block) for block in blocks]
         losses = [chunk.loss_sum for chunk in self._parts()]
         self.loss = torch.stack(losses).sum() / count
@@ -146,7 +152,9 @@ class RecurrentLinearization:
 
     def _share(self) -> Memory:
         memory = self._choices.memory
-        return memory if isinstance(memory, str | bool) else memory // len(self._blocks)
+        return (
+            memory // len(self._blocks) if type(memory) is int else memory
+        )  # not a bool, whatever else it is
 
     def _plan(self, block: Block) -> Plan:
         steps, sequences = block.inputs.shape[:2]
@@ -186,7 +194,7 @@ class RecurrentLinearization:
         loss = LOSSES[self.architecture.loss]
         block = _in_dtype(block, self._arithmetic.dtype)
         return [
-            (tile, EagerChunk(self.net, loss, block.sequences(*tile), plan.segments, plan.stored))
+            (tile, EagerChunk(self.net, loss, block.sequences(*tile), plan, self._space))
             for tile in plan.tiles
         ]
 

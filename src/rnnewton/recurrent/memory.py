@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from rnnewton.recurrent.architecture import Architecture
 from rnnewton.recurrent.cells import make_cell
-from rnnewton.recurrent.passes.segments import SPACINGS, Segments, whole
+from rnnewton.recurrent.passes.segments import ROWS, SPACINGS, Segments, paced
+from rnnewton.recurrent.passes.tape import is_derived
 
 Memory = str | int
 
@@ -35,32 +36,47 @@ def plan_of(
         raise ValueError(f"spacing={spacing!r} is not known; take one of {', '.join(SPACINGS)}")
     everything = [Tile(0, sequences)]
     if memory == "stored":
-        return Plan(whole(steps), True, everything)
+        return Plan(paced(steps, sequences), True, everything)
     segments = SPACINGS[spacing](steps)
     if memory == "recomputed":
         return Plan(segments, False, everything)
     if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
         raise ValueError(f"memory={memory!r}: give 'stored', 'recomputed' or a number of bytes")
-    kept, passing, states = (itemsize * number for number in numbers(architecture))
-    if (
-        kept * steps * sequences <= memory // 2
-    ):  # the tape may stay, and half the budget is left for the passes
-        return Plan(whole(steps), True, _tiles(sequences, memory // 2, passing * steps))
+    needs, room = needs_of(architecture), memory // itemsize
+    left = room - needs.tape * steps * sequences
+    pace = needs.passes * max(ROWS, sequences) + sequences * (needs.states * steps + needs.step)
+    if pace <= left:
+        return Plan(paced(steps, sequences), True, everything)
     longest = max(stop - start for start, stop in segments)
-    room = memory - states * len(segments) * sequences
-    return Plan(segments, False, _tiles(sequences, room, (kept + passing) * longest))
+    left = room - needs.states * len(segments) * sequences
+    each = (needs.tape + needs.passes + needs.states) * longest + needs.states * len(segments) + needs.step
+    return Plan(segments, False, _tiles(sequences, left, each))
 
 
-def numbers(architecture: Architecture) -> tuple[int, int, int]:
-    """Numbers per sequence and step: of the tape, of the passes over it, of the states between segments."""
+class Needs(NamedTuple):
+    """In numbers of the passes' dtype."""
+
+    tape: int  # per position: what the forward pass leaves for the derivatives
+    passes: int  # per position of a segment: what a pass over it takes beside the tape
+    states: int  # per position between two steps: the states, or R(states)
+    step: int  # per sequence: what one step takes while it is computed
+
+
+def needs_of(architecture: Architecture) -> Needs:
     cell = make_cell(architecture)
-    gates, factored, states = len(cell.gates), 3 * cell.factored, 1 + cell.gated
-    tape = sum(width * ((gates if cell.gated else 0) + factored + states) for width in architecture.hidden)
-    passing = sum(width * (2 * gates + 2 * factored + 2 * states) for width in architecture.hidden)
+    gates, factored, gated = len(cell.gates), int(cell.factored), int(cell.gated)
+    kept = (gates + 2) * gated + 3 * factored + is_derived(cell) * (gates + factored)
+    states = (1 + gated) * sum(architecture.hidden)
+    drives = (gates + 2 * factored) * (sum(architecture.hidden) + max(architecture.hidden))
     outputs = architecture.output_size
-    return tape + outputs, passing + 3 * outputs, 2 * states * sum(architecture.hidden)
+    return Needs(
+        tape=kept * sum(architecture.hidden) + states + outputs,
+        passes=drives + 4 * max(architecture.hidden) + 4 * outputs,
+        states=states,
+        step=(4 * gates + 12) * max(architecture.hidden),
+    )
 
 
-def _tiles(sequences: int, budget: int, per_sequence: int) -> list[Tile]:
-    width = max(min(budget // max(per_sequence, 1), sequences), 1)
+def _tiles(sequences: int, budget: int, each: int) -> list[Tile]:
+    width = max(min(budget // each, sequences), 1)
     return [Tile(start, min(start + width, sequences)) for start in range(0, sequences, width)]

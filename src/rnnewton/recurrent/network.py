@@ -13,19 +13,20 @@ from rnnewton.recurrent.architecture import Architecture
 from rnnewton.recurrent.cells import Cell, make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State, Weights
 from rnnewton.recurrent.layout import Layout, Slice, layout_of
-from rnnewton.recurrent.matrices import AnyMatrix, Arithmetic
+from rnnewton.recurrent.matrices import Arithmetic, Matrix
+from rnnewton.recurrent.passes.workspace import FRESH, Fresh, Workspace
 
 
 class LayerWeights(NamedTuple):
     """The fused matrices of one layer; names and shapes as in `LayerLayout`."""
 
-    chi: AnyMatrix | None
-    xi: AnyMatrix | None
-    inputs: AnyMatrix
-    recurrent: AnyMatrix
-    below: AnyMatrix | None
+    chi: Matrix | None
+    xi: Matrix | None
+    inputs: Matrix
+    recurrent: Matrix
+    below: Matrix | None
     bias: Tensor | None  # (G·h,)
-    readout: AnyMatrix | None
+    readout: Matrix | None
 
     @property
     def step(self) -> Weights:
@@ -53,7 +54,7 @@ def network_of(architecture: Architecture, flat: Tensor, arithmetic: Arithmetic)
 def cut(layout: Layout, flat: Tensor, arithmetic: Arithmetic) -> StackWeights:
     """The matrices of a flat vector of weights, or of a direction in their space."""
 
-    def matrix(block: Slice | None) -> AnyMatrix | None:
+    def matrix(block: Slice | None) -> Matrix | None:
         return None if block is None else arithmetic.matrix(block.of(flat))
 
     def vector(block: Slice | None) -> Tensor | None:
@@ -83,18 +84,28 @@ def zero_state(architecture: Architecture, cell: Cell, sequences: int, like: Ten
     return [Hidden(zeros(width)) for width in architecture.hidden]
 
 
-def carry(matrix: AnyMatrix, source: Tensor) -> Tensor:
+def carry(matrix: Matrix, source: Tensor, space: Workspace = FRESH, name: str = "") -> Tensor:
     """(T, B, columns) -> (T, B, rows), as one product; symbols (T, B) are looked up in W's columns."""
+    rows, into = matrix.weight.shape[0], None
     if not source.is_floating_point():
-        return embedding(source, matrix.weight.T).to(torch.promote_types(matrix.weight.dtype, torch.float32))
-    return matrix.carry(source.flatten(0, 1)).view(*source.shape[:2], -1)
+        table = matrix.weight.T.to(torch.promote_types(matrix.weight.dtype, torch.float32)).contiguous()
+        if isinstance(space, Fresh):
+            return embedding(source, table)
+        into = space.take(name, table, source.numel(), rows)
+        return torch.index_select(table, 0, source.flatten(), out=into).view(*source.shape, rows)
+    flat = source.flatten(0, 1)
+    if not isinstance(space, Fresh):
+        into = space.take(name, source, len(flat), rows)
+    return matrix.carry(flat, into).view(*source.shape[:2], rows)
 
 
-def carry_onto(matrix: AnyMatrix, base: Tensor, source: Tensor) -> Tensor:
-    """base (T, B, rows) + W source, as one product."""
+def carry_onto(matrix: Matrix, base: Tensor, source: Tensor) -> Tensor:
+    """base (T, B, rows) + W source, as one product; base may be overwritten."""
     return matrix.onto(base.flatten(0, 1), source.flatten(0, 1)).view(base.shape)
 
 
-def back(matrix: AnyMatrix, d: Tensor) -> Tensor:
+def back(matrix: Matrix, d: Tensor, space: Workspace = FRESH, name: str = "") -> Tensor:
     """(T, B, rows) -> (T, B, columns), as one product."""
-    return matrix.back(d.flatten(0, 1)).view(*d.shape[:2], -1)
+    flat, columns = d.flatten(0, 1), matrix.weight.shape[1]
+    into = None if isinstance(space, Fresh) else space.take(name, d, len(flat), columns)
+    return matrix.back(flat, into).view(*d.shape[:2], columns)

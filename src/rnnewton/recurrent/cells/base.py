@@ -38,7 +38,7 @@ class Linear(Protocol):
     """A matrix W as the time loop needs it; how it multiplies (precision, library) is its own affair."""
 
     def carry(self, x: Tensor) -> Tensor: ...  # (B, columns) -> x Wᵀ (B, rows)
-    def onto(self, base: Tensor, x: Tensor) -> Tensor: ...  # base + x Wᵀ
+    def onto(self, base: Tensor, x: Tensor) -> Tensor: ...  # base + x Wᵀ; base may be overwritten
     def back(self, d: Tensor) -> Tensor: ...  # (B, rows) -> d W (B, columns)
 
 
@@ -62,7 +62,7 @@ class Moment(NamedTuple):
 
     before: Any  # the cell's state, Hidden or HiddenCell
     after: Any
-    kept: Any  # the cell's own NamedTuple of (B, h) tensors
+    kept: Any  # the cell's own NamedTuple of (B, ·) tensors, from its `slopes`
     drive: Drive | None  # only for cells whose derivatives are derived
 
 
@@ -81,6 +81,10 @@ class Cell:
     def forward(self, weights: Weights, drive: Drive, before: Any) -> tuple[Any, Any]:
         """The state of this step, and what the derivatives need of it."""
         raise NotImplementedError
+
+    def slopes(self, before: Any, after: Any, kept: Any) -> Any:
+        """What tangent and adjoint multiply by, once per step for all products; from what `forward` kept."""
+        return kept
 
     def tangent(self, weights: Weights, moment: Moment, drive: Drive, before: Any) -> Any:
         """R-forward: R(state) from R(drive) and R(state before)."""
@@ -129,6 +133,16 @@ def present(drive: Drive) -> dict[str, Tensor]:
 
 def _given(value: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if value is None else value
+
+
+def add_product(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """base + a ⊙ b, in one pass over memory."""
+    return torch.addcmul(base, a, b)
+
+
+def through_tanh(x: Tensor, out: Tensor) -> Tensor:
+    """x ⊙ (1 − H ⊙ H), for H = tanh(·): how R-values and cotangents pass the last squashing."""
+    return torch.addcmul(x, x * out, out, value=-1)
 
 
 def tanh(x: Tensor) -> Tensor:

@@ -4,25 +4,30 @@ It stands where H(t−1) stands in a cell that is not factored.
 Legend: B sequences, h units; all tensors (B, h).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rnnewton.recurrent.cells.base import Drive, State, Weights
+from rnnewton.recurrent.cells.base import Drive, State, Weights, add_product
 
 
-def factor(weights: Weights, drive: Drive, before: State) -> tuple[Tensor, Tensor, Tensor]:
-    """chi, xi and M of this step."""
+class Factor(NamedTuple):
+    chi: Tensor
+    xi: Tensor
+    m: Tensor
+
+
+def factor(weights: Weights, drive: Drive, before: State) -> Factor:
     assert weights.xi is not None and drive.chi is not None
     xi = weights.xi.carry(before.out) if drive.xi is None else weights.xi.onto(drive.xi, before.out)
-    return drive.chi, xi, drive.chi * xi
+    return Factor(drive.chi, xi, drive.chi * xi)
 
 
 def factor_tangent(weights: Weights, kept: Any, drive: Drive, before: State) -> Tensor:
     """R(M) = R(chi) ⊙ xi + chi ⊙ R(xi), with R(W_mh) H(t−1) already in the drive."""
     assert weights.xi is not None and drive.xi is not None and drive.chi is not None
     r_xi = weights.xi.onto(drive.xi, before.out)
-    return drive.chi * kept.xi + kept.chi * r_xi
+    return add_product(drive.chi * kept.xi, kept.chi, r_xi)
 
 
 def factor_adjoint(weights: Weights, kept: Any, d_gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,7 +4,14 @@ Legend: B sequences, h units; drive.gates is (B, 4·h) in the order h, input, fo
 """
 
 from rnnewton.recurrent.cells.base import After, Cell, Drive, HiddenCell, Moment, Weights
-from rnnewton.recurrent.cells.memory import Gates, remember, remember_adjoint, remember_tangent
+from rnnewton.recurrent.cells.memory import (
+    Gates,
+    Slopes,
+    remember,
+    remember_adjoint,
+    remember_slopes,
+    remember_tangent,
+)
 
 
 class LSTM(Cell):
@@ -16,10 +23,13 @@ class LSTM(Cell):
         gates = weights.recurrent.onto(drive.gates, before.out)
         return remember(gates, before, "forget" in self.gates, self.squash_input)
 
+    def slopes(self, before: HiddenCell, after: HiddenCell, kept: Gates) -> Slopes:
+        return remember_slopes(before, after, kept, self.squash_input)
+
     def tangent(self, weights: Weights, moment: Moment, drive: Drive, before: HiddenCell) -> HiddenCell:
         r_gates = weights.recurrent.onto(drive.gates, before.out)
-        return remember_tangent(r_gates, before, moment, moment.kept, self.squash_input)
+        return remember_tangent(r_gates, before, moment, moment.kept)
 
     def adjoint(self, weights: Weights, moment: Moment, after: After) -> tuple[Drive, HiddenCell]:
-        d_gates, d_cell_before = remember_adjoint(after, moment, moment.kept, self.squash_input)
+        d_gates, d_cell_before = remember_adjoint(after, moment, moment.kept)
         return Drive(d_gates), HiddenCell(weights.recurrent.back(d_gates), d_cell_before)

@@ -13,17 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rnnewton.recurrent.cells.base import After, HiddenCell, Moment, tanh
-from rnnewton.recurrent.cells.rnn import slope
+from rnnewton.recurrent.cells.base import After, HiddenCell, Moment, add_product, tanh, through_tanh
 
 
 class Gates(NamedTuple):
-    """What the derivatives need of a step: the squashed gates."""
+    """The squashed gates of a step."""
 
     h_in: Tensor
     omega: Tensor
     phi: Tensor | None
     rho: Tensor
+
+
+class Slopes(NamedTuple):
+    """The derivatives of one step, unit by unit."""
+
+    gates: Tensor  # (B, G·h) of H_state by the inputs of h, omega and phi; of zeta by the input of rho
+    phi: Tensor | None  # of H_state(t) by H_state(t−1); None is 1
+    rho: Tensor  # of zeta by H_state(t)
 
 
 def remember(
@@ -34,45 +41,42 @@ def remember(
     omega, *middle, rho = (torch.sigmoid(gate) for gate in soft)
     phi = middle[0] if middle else None
     h_in = tanh(h_in) if squash_input else h_in
-    cell = (before.cell if phi is None else phi * before.cell) + omega * h_in
+    cell = add_product(before.cell if phi is None else phi * before.cell, omega, h_in)
     return HiddenCell(tanh(cell * rho), cell), Gates(h_in, omega, phi, rho)
 
 
-def remember_tangent(
-    gates: Tensor, before: HiddenCell, moment: Moment, kept: Any, squash_input: bool
-) -> HiddenCell:
-    """R(state) from R(gates) (B, G·h) and R(state before)."""
-    h_in, omega, phi, rho = kept.h_in, kept.omega, kept.phi, kept.rho
-    r_h_in, r_omega, *r_middle, r_rho = gates.chunk(3 if phi is None else 4, dim=-1)
-    if squash_input:
-        r_h_in = r_h_in * slope(h_in)
-    r_cell = omega * r_h_in + h_in * soft_slope(omega) * r_omega
+def remember_slopes(before: HiddenCell, after: HiddenCell, gates: Gates, squash_input: bool) -> Slopes:
+    h_in, omega, phi, rho = gates
+    by_h_in = through_tanh(omega, h_in) if squash_input else omega
+    by_omega = h_in * soft_slope(omega)
+    by_rho = after.cell * soft_slope(rho)
     if phi is None:
-        r_cell = r_cell + before.cell
-    else:
-        r_cell = r_cell + moment.before.cell * soft_slope(phi) * r_middle[0] + phi * before.cell
-    r_zeta = r_cell * rho + moment.after.cell * soft_slope(rho) * r_rho
-    return HiddenCell(r_zeta * slope(moment.after.out), r_cell)
+        return Slopes(torch.cat((by_h_in, by_omega, by_rho), dim=-1), None, rho)
+    by_phi = before.cell * soft_slope(phi)
+    return Slopes(torch.cat((by_h_in, by_omega, by_phi, by_rho), dim=-1), phi, rho)
 
 
-def remember_adjoint(after: After, moment: Moment, kept: Any, squash_input: bool) -> tuple[Tensor, Tensor]:
+def remember_tangent(r_gates: Tensor, before: HiddenCell, moment: Moment, slopes: Any) -> HiddenCell:
+    """R(state) from R(gates) (B, G·h) and R(state before)."""
+    *r_parts, r_zeta = (r_gates * slopes.gates).chunk(3 if slopes.phi is None else 4, dim=-1)
+    r_cell = before.cell if slopes.phi is None else slopes.phi * before.cell
+    for r_part in r_parts:
+        r_cell = r_cell + r_part
+    r_zeta = add_product(r_zeta, slopes.rho, r_cell)
+    return HiddenCell(through_tanh(r_zeta, moment.after.out), r_cell)
+
+
+def remember_adjoint(after: After, moment: Moment, slopes: Any) -> tuple[Tensor, Tensor]:
     """d_gates (B, G·h) and d_H_state(t−1)."""
-    h_in, omega, phi, rho = kept.h_in, kept.omega, kept.phi, kept.rho
-    d_zeta = after.out * slope(moment.after.out)
+    d_zeta = through_tanh(after.out, moment.after.out)
     if after.zeta is not None:
         d_zeta = d_zeta + after.zeta
-    d_rho = d_zeta * moment.after.cell * soft_slope(rho)
-    d_cell = d_zeta * rho
-    if after.cell is not None:
-        d_cell = d_cell + after.cell
-    d_omega = d_cell * h_in * soft_slope(omega)
-    d_h_in = d_cell * omega
-    if squash_input:
-        d_h_in = d_h_in * slope(h_in)
-    if phi is None:
-        return torch.cat((d_h_in, d_omega, d_rho), dim=-1), d_cell
-    d_phi = d_cell * moment.before.cell * soft_slope(phi)
-    return torch.cat((d_h_in, d_omega, d_phi, d_rho), dim=-1), d_cell * phi
+    assert after.cell is not None
+    d_cell = add_product(after.cell, d_zeta, slopes.rho)
+    if slopes.phi is None:
+        return torch.cat((d_cell, d_cell, d_zeta), dim=-1) * slopes.gates, d_cell
+    d_gates = torch.cat((d_cell, d_cell, d_cell, d_zeta), dim=-1) * slopes.gates
+    return d_gates, d_cell * slopes.phi
 
 
 def soft_slope(gate: Tensor) -> Tensor:

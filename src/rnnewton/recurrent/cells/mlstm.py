@@ -8,13 +8,18 @@ from typing import NamedTuple
 from torch import Tensor
 
 from rnnewton.recurrent.cells.base import After, Cell, Drive, HiddenCell, Moment, Weights
-from rnnewton.recurrent.cells.factor import factor, factor_adjoint, factor_tangent
-from rnnewton.recurrent.cells.memory import remember, remember_adjoint, remember_tangent
+from rnnewton.recurrent.cells.factor import Factor, factor, factor_adjoint, factor_tangent
+from rnnewton.recurrent.cells.memory import (
+    Gates,
+    remember,
+    remember_adjoint,
+    remember_slopes,
+    remember_tangent,
+)
 
 
 class Kept(NamedTuple):
-    h_in: Tensor
-    omega: Tensor
+    gates: Tensor  # (B, 4·h); gates, phi and rho as in `memory.Slopes`
     phi: Tensor | None
     rho: Tensor
     chi: Tensor
@@ -28,18 +33,23 @@ class MultiplicativeLSTM(Cell):
     gated = True
     factored = True
 
-    def forward(self, weights: Weights, drive: Drive, before: HiddenCell) -> tuple[HiddenCell, Kept]:
-        chi, xi, m = factor(weights, drive, before)
-        gates = weights.recurrent.onto(drive.gates, m)
+    def forward(
+        self, weights: Weights, drive: Drive, before: HiddenCell
+    ) -> tuple[HiddenCell, tuple[Gates, Factor]]:
+        factors = factor(weights, drive, before)
+        gates = weights.recurrent.onto(drive.gates, factors.m)
         state, squashed = remember(gates, before, True, self.squash_input)
-        return state, Kept(*squashed, chi, xi, m)
+        return state, (squashed, factors)
+
+    def slopes(self, before: HiddenCell, after: HiddenCell, kept: tuple[Gates, Factor]) -> Kept:
+        return Kept(*remember_slopes(before, after, kept[0], self.squash_input), *kept[1])
 
     def tangent(self, weights: Weights, moment: Moment, drive: Drive, before: HiddenCell) -> HiddenCell:
         r_m = factor_tangent(weights, moment.kept, drive, before)
         r_gates = weights.recurrent.onto(drive.gates, r_m)
-        return remember_tangent(r_gates, before, moment, moment.kept, self.squash_input)
+        return remember_tangent(r_gates, before, moment, moment.kept)
 
     def adjoint(self, weights: Weights, moment: Moment, after: After) -> tuple[Drive, HiddenCell]:
-        d_gates, d_cell_before = remember_adjoint(after, moment, moment.kept, self.squash_input)
+        d_gates, d_cell_before = remember_adjoint(after, moment, moment.kept)
         d_chi, d_xi, d_out_before = factor_adjoint(weights, moment.kept, d_gates)
         return Drive(d_gates, d_chi, d_xi), HiddenCell(d_out_before, d_cell_before)

@@ -5,9 +5,7 @@ Legend: B sequences, h units.
 
 from typing import NamedTuple
 
-from torch import Tensor
-
-from rnnewton.recurrent.cells.base import After, Cell, Drive, Hidden, Moment, Weights, tanh
+from rnnewton.recurrent.cells.base import After, Cell, Drive, Hidden, Moment, Weights, tanh, through_tanh
 
 
 class Kept(NamedTuple):
@@ -24,15 +22,10 @@ class RNN(Cell):
 
     def tangent(self, weights: Weights, moment: Moment, drive: Drive, before: Hidden) -> Hidden:
         r_h_in = weights.recurrent.onto(drive.gates, before.out)
-        return Hidden(r_h_in * slope(moment.after.out))
+        return Hidden(through_tanh(r_h_in, moment.after.out))
 
     def adjoint(self, weights: Weights, moment: Moment, after: After) -> tuple[Drive, Hidden]:
-        d_h_in = after.out * slope(moment.after.out)
+        d_h_in = through_tanh(after.out, moment.after.out)
         if after.zeta is not None:
             d_h_in = d_h_in + after.zeta
         return Drive(d_h_in), Hidden(weights.recurrent.back(d_h_in))
-
-
-def slope(out: Tensor) -> Tensor:
-    """dtanh/dx from tanh's value: 1 − H ⊙ H."""
-    return 1 - out * out

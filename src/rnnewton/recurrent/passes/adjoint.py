@@ -14,6 +14,7 @@ from rnnewton.recurrent.layout import LayerLayout, Slice
 from rnnewton.recurrent.matrices import Arithmetic
 from rnnewton.recurrent.network import LayerWeights, Network, back
 from rnnewton.recurrent.passes.tape import Buffers, LayerTape, Tape, scatter_rows
+from rnnewton.recurrent.passes.workspace import FRESH, Workspace
 
 
 class Tap(NamedTuple):
@@ -58,6 +59,7 @@ def adjoint_segment(
     taps: list[Tap] | None,
     after: list[State],
     want_inputs: bool = False,
+    space: Workspace = FRESH,
 ) -> Pulled:
     """`d_z`: the first step of the segment that is scored, and the cotangent (rows, B, O) from there on."""
     flows: list[Flow] = []
@@ -67,8 +69,9 @@ def adjoint_segment(
     for index in reversed(range(len(tape.layers))):
         weights, own, layout = net.weights.layers[index], tape.layers[index], net.layout.layers[index]
         tap = taps[index] if taps else Tap()
-        d_out = _sum(_from_outputs(weights, own, d_z), tap.out, d_below)
-        drive, d_before = _adjoint_layer(net, weights, own, tap._replace(out=d_out), after[index])
+        d_out = _sum(_from_outputs(weights, own, d_z, space), tap.out, d_below)
+        buffers = Buffers(inputs.shape[0], space, f"d layer {index}")
+        drive, d_before = _adjoint_layer(net, weights, own, tap._replace(out=d_out), after[index], buffers)
         before.append(d_before)
         below = tape.layers[index - 1].course.out[1:] if index else None
         direct = net.architecture.reads_input(index)
@@ -87,12 +90,11 @@ def adjoint_segment(
 
 
 def _adjoint_layer(
-    net: Network, weights: LayerWeights, tape: LayerTape, tap: Tap, after: State
+    net: Network, weights: LayerWeights, tape: LayerTape, tap: Tap, after: State, drives: Buffers
 ) -> tuple[Drive, State]:
-    steps = tape.course.out.shape[0] - 1
-    drives, recurrence = Buffers(steps), weights.step
+    recurrence = weights.step
     d_state: Any = after
-    for step in reversed(range(steps)):
+    for step in reversed(range(drives.steps)):
         d_out = d_state.out if tap.out is None else d_state.out + tap.out[step]
         d_cell = d_state.cell if isinstance(d_state, HiddenCell) else None
         if tap.cell is not None and d_cell is not None:
@@ -103,11 +105,14 @@ def _adjoint_layer(
     return drives.rows, d_state
 
 
-def _from_outputs(weights: LayerWeights, tape: LayerTape, d_z: tuple[int, Tensor] | None) -> Tensor | None:
+def _from_outputs(
+    weights: LayerWeights, tape: LayerTape, d_z: tuple[int, Tensor] | None, space: Workspace
+) -> Tensor | None:
     """W_ohᵀ d_z, (S, B, h), zero at the steps that are not scored."""
     if d_z is None or weights.readout is None:
         return None
-    return scatter_rows(tape.course.out, tape.course.out.shape[0] - 1, d_z[0], back(weights.readout, d_z[1]))
+    rows = back(weights.readout, d_z[1], space, "d out")
+    return scatter_rows(tape.course.out, tape.course.out.shape[0] - 1, d_z[0], rows)
 
 
 def _to_source(weights: LayerWeights, drive: Drive) -> Tensor:

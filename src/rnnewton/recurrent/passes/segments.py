@@ -5,15 +5,17 @@ from math import isqrt
 Segments = list[tuple[int, int]]
 
 
-def whole(steps: int) -> Segments:
-    """Everything stored: one segment."""
-    return [(0, steps)]
+ROWS = 4096  # of a batched product: enough for its speed, and still in the cache when its results are used
+
+
+def paced(steps: int, sequences: int) -> Segments:
+    """Everything stored, walked in segments of about `ROWS` rows."""
+    return _cut(steps, max(ROWS // sequences, 1))
 
 
 def even(steps: int) -> Segments:
     """Segments of about √T steps: 2·√T hidden vectors at any time."""
-    length = isqrt(max(steps - 1, 0)) + 1
-    return [(start, min(start + length, steps)) for start in range(0, steps, length)]
+    return _cut(steps, isqrt(max(steps - 1, 0)) + 1)
 
 
 def uneven(steps: int) -> Segments:
@@ -25,6 +27,10 @@ def uneven(steps: int) -> Segments:
         segments.append((max(stop - length, 0), stop))
         stop, length = stop - length, length + 1
     return segments[::-1]
+
+
+def _cut(steps: int, length: int) -> Segments:
+    return [(start, min(start + length, steps)) for start in range(0, steps, length)]
 
 
 SPACINGS = {"even": even, "uneven": uneven}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rnnewton.recurrent.cells import Cell
 from rnnewton.recurrent.cells.base import Drive, Hidden, HiddenCell, Moment, State
+from rnnewton.recurrent.passes.workspace import Workspace
 
 
 class Course(NamedTuple):
@@ -19,13 +20,14 @@ class Course(NamedTuple):
     cell: Tensor | None  # (S + 1, B, h), gated cells
 
     @staticmethod
-    def starting(before: State, steps: int) -> "Course":
-        def room(first: Tensor) -> Tensor:
-            course = first.new_empty(steps + 1, *first.shape)
+    def starting(before: State, steps: int, space: Workspace, name: str) -> "Course":
+        def room(field: str, first: Tensor) -> Tensor:
+            course = space.take(f"{name} {field}", first, steps + 1, *first.shape)
             course[0] = first
             return course
 
-        return Course(room(before.out), room(before.cell) if isinstance(before, HiddenCell) else None)
+        cell = room("cell", before.cell) if isinstance(before, HiddenCell) else None
+        return Course(room("out", before.out), cell)
 
     def at(self, step: int) -> State:
         return Hidden(self.out[step]) if self.cell is None else HiddenCell(self.out[step], self.cell[step])
@@ -42,7 +44,7 @@ class Course(NamedTuple):
 
 class LayerTape(NamedTuple):
     course: Course
-    kept: Any  # the cell's NamedTuple of (S, B, h) tensors; None if nothing was kept
+    kept: Any  # the cell's NamedTuple of (S, B, ·) tensors; None if nothing was kept
     drive: Drive | None  # (S, B, ·), only for cells whose derivatives are derived
 
     def moment(self, step: int) -> Moment:
@@ -64,27 +66,34 @@ class Tape(NamedTuple):
     def last(self) -> list[State]:
         return [layer.course.last for layer in self.layers]
 
+    def outs(self, first: int = 0) -> list[Tensor]:
+        """H_out of every layer from step `first` of the segment on, each (steps, B, h)."""
+        return [layer.course.out[1 + first :] for layer in self.layers]
+
 
 def row(fields: Any, step: int) -> Any:
     """Step `step` of a NamedTuple of (S, …) tensors."""
-    return type(fields)(*(None if value is None else value[step] for value in fields))
+    return type(fields)(*[None if value is None else value[step] for value in fields])
 
 
 class Buffers:
     """(S, B, ·) room for a NamedTuple of (B, ·) tensors that appears step by step."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, space: Workspace, name: str) -> None:
+        self.steps, self._space, self._name = steps, space, name
         self.rows: Any = None
 
     def put(self, step: int, fields: Any) -> None:
         if self.rows is None:
-            self.rows = type(fields)(
-                *(None if value is None else value.new_empty(self.steps, *value.shape) for value in fields)
-            )
+            self.rows = type(fields)(*map(self._room, fields._fields, fields))
         for room, value in zip(self.rows, fields):
             if room is not None:
                 room[step] = value
+
+    def _room(self, field: str, value: Tensor | None) -> Tensor | None:
+        if value is None:
+            return None
+        return self._space.take(f"{self._name} {field}", value, self.steps, *value.shape)
 
 
 def is_derived(cell: Cell) -> bool:
