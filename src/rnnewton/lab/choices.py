@@ -91,7 +91,7 @@ def _hessian_free(settings: Settings, facts: Facts) -> dict[str, Any]:
     """The small-batch form with a Kronecker-factored metric; thesis-sized batches take its sum of
     dampings.
     """
-    first = min(40_000, max(facts.characters // 10, 1))
+    first = min(20_000, max(facts.characters // 10, 1))
     gradient = settings.sequences.gradient_batch or str(first)
     last = settings.sequences.final_gradient_batch
     if last is None:  # a batch that the user gives stays as it is
@@ -109,7 +109,7 @@ def _hessian_free(settings: Settings, facts: Facts) -> dict[str, Any]:
         "curvature_batch": "1/4" if plain and characters_of(gradient, facts.characters) > 10**6 else "1/5",
         "preconditioner": "none" if plain else "kronecker",
         "damping": "metric:1" if metric else "structural:0.1+tikhonov:0.01",
-        "cg_iterations": 5 if metric else 100 if characters_of(gradient, facts.characters) > 10**6 else 10,
+        "cg_iterations": 8 if metric else 100 if characters_of(gradient, facts.characters) > 10**6 else 10,
         "warm_start": 0.9 if metric else 0.95,
         "average": 0.9,
     }

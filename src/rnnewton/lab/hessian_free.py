@@ -4,7 +4,9 @@ metrics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ from rnnewton.newton.settings import (
 from rnnewton.text.blocks import Consecutive, Sequences
 
 FEW_ITERATIONS = 30
+WORK_SHARE = 0.01  # of the work so far: a growing gradient batch
+LEAST_CURVATURE = 10_000  # characters: smaller curvature batches were unstable with everything tried
 
 
 class HessianFreeLearner:
@@ -59,6 +63,8 @@ class HessianFreeLearner:
             batch = self._sequences.block(np.asarray(self._order.take(number)), self._task.device)
             if self._regularized is not None:
                 self._regularized.redraw()
+            curvature = CurvatureSettings(fraction=sizes.curvature / sizes.gradient)
+            self._optimizer.settings = replace(self._optimizer.settings, curvature=curvature)
             report = self._optimizer.step(batch, iterations=sizes.iterations)
         except BaseException:  # the optimiser has undone its own part
             self._load_batches(before)
@@ -101,12 +107,20 @@ def schedule_of(task: Task) -> BatchSchedule:
     first = characters_of(settings.gradient_batch, total)
     largest = max(first, characters_of(settings.final_gradient_batch or settings.gradient_batch, total))
     curvature = characters_of(settings.curvature_batch, first)
+    last = optimizer.cg_iterations
+    if largest == first:
+        return BatchSchedule(Sizes(first, curvature, last))
+    # As the batch grows ten times, the run of CG that it bears grows from 3 to 8 iterations.
+    iterations = max(1, round(last * (first / largest) ** 0.43))
     return BatchSchedule(
-        Sizes(first, curvature, optimizer.cg_iterations),
-        growth="fixed" if largest == first else "geometric",
+        Sizes(first, curvature, iterations),
+        growth="proportional" if settings.growth_work is None else "geometric",
         factor=settings.growth,
-        every=settings.growth_work,
+        every=settings.growth_work or math.inf,
+        per_work=WORK_SHARE * total,
         largest=largest,
+        last_iterations=last,
+        least_curvature=LEAST_CURVATURE,
     )
 
 
@@ -154,7 +168,7 @@ def _settings(task: Task, schedule: BatchSchedule) -> HessianFreeSettings:
     return HessianFreeSettings(
         cg=ConjugateGradientSettings(iterations=sizes.iterations, warm_start=optimizer.warm_start),
         curvature=CurvatureSettings(fraction=sizes.curvature / sizes.gradient),
-        final=FinalStepSettings(rule="armijo") if few else FinalStepSettings(),
+        final=FinalStepSettings(rule="armijo", decays=5) if few else FinalStepSettings(),
         averaging=optimizer.average or None,
         passes=task.passes(),
         epoch_characters=max(len(task.training) - 1, 1),

@@ -149,8 +149,10 @@ class SequenceSettings:
         "what the gradient batch grows to (default: chosen; equal to --gradient-batch: no growth)",
     )
     growth: float = setting(values.number(1.0), 2.0, "factor by which the gradient batch grows")
-    growth_work: float = setting(
-        values.number(above=True), 4.0, "epochs of gradient between two such growths"
+    growth_work: float | None = setting(
+        values.number(above=True),
+        None,
+        "epochs of gradient between two such growths (default: the batch is a hundredth of the work so far)",
     )
 
 
