@@ -66,13 +66,17 @@ def find_compiler() -> Compiler:
     raise BuildError(f"no C++ compiler was found (looked for {', '.join(COMPILERS)})")
 
 
-def build(folder: Path | None = None, say: Say = logger.info) -> Path:
+def default_flags() -> tuple[str, ...]:
+    return (*FLAGS, WIDE) if platform.machine() in ("x86_64", "AMD64") else FLAGS
+
+
+def build(folder: Path | None = None, say: Say = logger.info, flags: tuple[str, ...] | None = None) -> Path:
     """The path of the built library; builds it if it is not there.
 
     Safe for several processes at once: each builds into a file of its own and moves it into place at once.
     """
     compiler = find_compiler()
-    flags = (*FLAGS, WIDE) if platform.machine() in ("x86_64", "AMD64") else FLAGS
+    flags = default_flags() if flags is None else flags
     target = (folder or cache_folder()) / f"{_hash(compiler, flags)}.{_suffix()}"
     if target.exists():
         return target
@@ -90,8 +94,10 @@ def build(folder: Path | None = None, say: Say = logger.info) -> Path:
     return target
 
 
-def load(folder: Path | None = None, say: Say = logger.info) -> ctypes.CDLL:
-    path = build(folder, say)
+def load(
+    folder: Path | None = None, say: Say = logger.info, flags: tuple[str, ...] | None = None
+) -> ctypes.CDLL:
+    path = build(folder, say, flags)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:

@@ -52,9 +52,11 @@ class NativeChunk:
         self._finalizer = weakref.finalize(self, library.rn_close, handle)
         self._loss: float | None = None
         self._last: list[State] | None = None
-        self.stored = way.memory == "stored" or (
-            not isinstance(way.memory, str) and self.stored_bytes + self.workspace_bytes <= way.memory
-        )
+        self.stored = True  # so that the sizes below are those of storing
+        if isinstance(way.memory, int):
+            self.stored = self.stored_bytes + self.workspace_bytes <= way.memory
+        else:
+            self.stored = way.memory == "stored"
         if self.stored:
             library.rn_keep(handle)
             self._forward()
@@ -108,8 +110,8 @@ class NativeChunk:
 
     @property
     def workspace_bytes(self) -> int:
-        """What a product takes beside stored activations."""
-        return int(self._library.rn_workspace_bytes(self._handle))
+        """What a product takes beside stored activations; what it takes in all where nothing is stored."""
+        return int(self._library.rn_workspace_bytes(self._handle, int(self.stored)))
 
     def _forward(self, logits: Tensor | None = None) -> None:
         loss = c_double()

@@ -56,7 +56,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "rn_product": ([c_void_p, c_void_p, c_void_p, c_float, c_int, c_int], c_int),
         "rn_parameters": ([POINTER(CArchitecture)], c_int64),
         "rn_stored_bytes": ([c_void_p], c_int64),
-        "rn_workspace_bytes": ([c_void_p], c_int64),
+        "rn_workspace_bytes": ([c_void_p, c_int], c_int64),
         "rn_release": ([], None),
         "rn_vector_bytes": ([], c_int),
         "rn_fast_bf16": ([], c_int),

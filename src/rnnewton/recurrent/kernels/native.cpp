@@ -38,7 +38,7 @@ struct Chunk {
     virtual void product(const float* v, float* into, const Structural& structural) = 0;
     virtual void keep() = 0;
     virtual size_t stored_bytes() const = 0;
-    virtual size_t workspace_bytes() const = 0;
+    virtual size_t workspace_bytes(bool keeping) const = 0;
 };
 
 template <class Cell, class Kind>
@@ -169,9 +169,9 @@ struct ChunkOf final : Chunk {
         for (const Span& s : tiles) total += lay_kept(s, nullptr, nullptr, true);
         return total;
     }
-    size_t workspace_bytes() const override {
+    size_t workspace_bytes(bool keeping) const override {
         const int at_once = std::min(threads, slots);
-        return at_once * (work_size + (stored ? 0 : kept_size)) + slots * plan.image * sizeof(float);
+        return at_once * (work_size + (keeping ? 0 : kept_size)) + slots * plan.image * sizeof(float);
     }
 };
 
@@ -247,7 +247,9 @@ RN_API int rn_product(void* chunk, const float* v, float* into, float mu, int fo
 RN_API void rn_keep(void* chunk) { ((rn::Chunk*)chunk)->keep(); }
 RN_API int64_t rn_parameters(const rn::Architecture* a) { return rn::Plan(*a).size; }
 RN_API int64_t rn_stored_bytes(void* chunk) { return (int64_t)((rn::Chunk*)chunk)->stored_bytes(); }
-RN_API int64_t rn_workspace_bytes(void* chunk) { return (int64_t)((rn::Chunk*)chunk)->workspace_bytes(); }
+RN_API int64_t rn_workspace_bytes(void* chunk, int keeping) {
+    return (int64_t)((rn::Chunk*)chunk)->workspace_bytes(keeping);
+}
 RN_API void rn_release() { rn::Shelf::only().release(); }
 RN_API int rn_vector_bytes() { return rn::vector_bytes; }
 RN_API int rn_fast_bf16() {
