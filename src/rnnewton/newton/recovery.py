@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 _EASING = 0.9  # after a good step the extra curvature examples go slowly
 
 
-def recovered(memory: Memory, step_size: float, settings: RecoverySettings) -> tuple[Memory, str | None]:
-    """The memory after a step of that length (0: refused), and what was done about it."""
-    if step_size >= settings.nothing:
+def recovered(
+    memory: Memory, step_size: float, gain: float, settings: RecoverySettings
+) -> tuple[Memory, str | None]:
+    """The memory after a step of that length (0: refused) and relative gain, and what was done about it."""
+    if step_size >= settings.nothing and gain >= settings.progress:
         easier = max(1.0, memory.widening * _EASING)
-        return replace(memory, failures=0, worked=memory.damping, widening=easier), None
+        worked = memory.damping if gain >= settings.worked else memory.worked
+        return replace(memory, failures=0, worked=worked, widening=easier), None
     failures = memory.failures + 1
     if failures < settings.after:
         return replace(memory, failures=failures), None

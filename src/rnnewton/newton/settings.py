@@ -72,7 +72,9 @@ class RecoverySettings:
     """When steps come to nothing several times in a row. Until then each one grows the damping more."""
 
     after: int = 4
-    nothing: float = 0.05  # a step cut to less than this has come to nothing
+    nothing: float = 0.05  # a step cut to less than this has come to nothing …
+    progress: float = 1e-5  # … and one that lowers the loss by less than this share of it
+    worked: float = 1e-3  # a step that lowers it by this share shows a damping that works
     widening: float = 2.0  # more curvature examples, by this factor each time
     widest: float = 4.0
 

@@ -266,7 +266,8 @@ class OuterStep:
         )
         if self._idle(run, slope):
             return counted, None
-        return recovered(counted, found.step, self.settings.recovery)
+        gain = (slope.loss - found.loss) / abs(slope.loss) if slope.loss else 0.0
+        return recovered(counted, found.step, gain, self.settings.recovery)
 
     def _idle(self, run: Run, slope: Slope) -> bool:
         """Whether there was nothing to minimise: no slope, so no step, which is not a failure."""

@@ -84,18 +84,19 @@ def test_lambda_has_a_floor_and_leaps_when_the_promise_is_absurd():
     assert rn.Tikhonov(0.01, floor=0.005, factor=0.1).adapted(at_end(1.0), lam).lam == 0.005
 
 
-def test_metric_damping_moves_kappa_and_keeps_lambda():
+def test_metric_damping_moves_kappa_and_lambda_with_it():
     """× 0.8 above 3/4, ÷ 0.8 below 1/4, ÷ 0.8³ below 0, floor 0.3."""
     metric = Metric()
     assert metric.adapted(at_end(0.9), metric).kappa == pytest.approx(0.8)
     assert metric.adapted(at_end(0.1), metric).kappa == pytest.approx(1.25)
     assert metric.adapted(at_end(-0.1), metric).kappa == pytest.approx(1 / 0.512)
     assert metric.adapted(at_end(0.9, absurd=True), metric).kappa == pytest.approx(1 / 0.512)
-    assert metric.terms().tikhonov == 1e-4
+    assert Metric(0.5, lam=1e-3).terms().tikhonov == pytest.approx(5e-4)
+    assert Metric(0.5).terms().metric == 0.5
     for _ in range(100):
         metric = metric.adapted(at_end(1.0), metric)
     assert metric.kappa == 0.3
-    assert metric.lam == 1e-4
+    assert metric.lam == Metric().lam
 
 
 def test_sums_add_their_terms_and_one_p_moves_each_adaptive_part():
