@@ -192,6 +192,7 @@ def test_work_by_hand():
     assert report.work_characters == pytest.approx(90 + 10 + 120 + 10 + tries * 30)
     assert report.work == pytest.approx(report.work_characters / 180)
     assert report.products == 3
+    assert report.products_of == {"conjugate gradient": 3}
     assert (report.gradient_scored, report.curvature_scored, report.characters) == (90, 30, 90)
     assert [tick.iteration for tick in ticks] == [1, 2, 3]
     assert all(tick.limit == 3 and tick.step == 1 for tick in ticks)
@@ -263,7 +264,8 @@ def test_two_batches_correct_the_length():
 
     settings = replace(EXACT, curvature=CurvatureSettings(correction=True))
     problem = Split(*random_quadratic(8, 0))
-    take(problem, rn.Tikhonov(0.0), settings)
+    _, report, _ = take(problem, rn.Tikhonov(0.0), settings)
+    assert report.products_of["step length"] == 1
     expected = torch.linalg.solve(problem.hessian, -problem.linear) / 2
     assert torch.allclose(problem.theta, expected, atol=1e-9)
 

@@ -89,6 +89,7 @@ class Meter:
         self.work = 0.0
         self.losses = 0
         self.seconds_of: dict[str, float] = {}
+        self.products_of: dict[str, int] = {}
 
     def gradient(self, characters: int) -> None:
         self.work += characters
@@ -96,7 +97,8 @@ class Meter:
     def slope(self, characters: int) -> None:
         self.work += SLOPE * characters
 
-    def products(self, count: int, characters: int) -> None:
+    def products(self, part: str, count: int, characters: int) -> None:
+        self.products_of[part] = self.products_of.get(part, 0) + count
         self.work += PRODUCT * count * characters
 
     def forward(self, characters: int) -> None:

@@ -104,11 +104,11 @@ class OuterStep:
             found, full = self._length(x, slope, batch)
         with self.meter.part("adaptation"):
             measured = self._measured(trust, run, x, q, full)
-        self.meter.products(quadratic.products, curved.characters)
+        self.meter.products("conjugate gradient", quadratic.products, curved.characters)
         if found.improved:
             self.problem.write(self.origin + found.step * x)
         memory, recovery = self._remembered(run, found, measured, slope)
-        report = self._report(memory, slope, curved, quadratic, run, found, measured, q)
+        report = self._report(memory, slope, curved, run, found, measured, q)
         return memory, replace(report, recovery=recovery)
 
     def _gradient(self, batch: Batch) -> Slope:
@@ -209,7 +209,7 @@ class OuterStep:
         quadratic = Quadratic(point, slope.gradient, self.memory.damping.terms(), self.preconditioner)
         curvature = float(dot(x, quadratic.multiply(x)))
         self.meter.forward(characters)
-        self.meter.products(1, characters)
+        self.meter.products("step length", 1, characters)
         alpha = -float(dot(x, slope.gradient)) / curvature if curvature > 0 else 1.0
         return min(alpha, 2.0) * x if alpha > 0 else x
 
@@ -290,7 +290,6 @@ class OuterStep:
         memory: Memory,
         slope: Slope,
         curved: Curved,
-        quadratic: Quadratic,
         run: Run,
         found: Found,
         measured: Measured | None,
@@ -314,7 +313,7 @@ class OuterStep:
             cg_reason=run.reason,
             step_size=found.step,
             accepted=found.improved,
-            products=quadratic.products,
+            products=sum(self.meter.products_of.values()),
             work_characters=memory.work,
             step_seconds=memory.seconds - self.memory.seconds,
             step_work_characters=self.meter.work,
@@ -326,6 +325,7 @@ class OuterStep:
             curvature_scored=curved.scored,
             losses=self.meter.losses,
             seconds_of=self.meter.seconds_of,
+            products_of=self.meter.products_of,
             refused=None if found.improved else self._why(run, slope),
             trace=tuple(run.trace) if self.settings.trace else None,
         )
