@@ -31,8 +31,8 @@ def test_reports_do_not_change():
 
 
 def test_the_meter_counts_in_gradients_per_character():
-    """60 for the gradient, 20 for a loss on 60, 2 products of 4/3 on 30, 2/3 of 30 for a slope, half of 30 for
-    something else."""
+    """60 for the gradient, 20 for a loss on 60, 2 products of 4/3 on 30, 2/3 of 30 for a slope, half of 30
+    for something else."""
     meter = Meter()
     meter.gradient(60)
     meter.loss(60)
