@@ -109,3 +109,14 @@ def test_faults_end_with_2_and_one_sentence(
     assert says in captured.err
     assert "Traceback" not in captured.err
     assert captured.out == ""
+
+
+def test_dynamic_falls_back_where_the_training_text_is_gone(
+    finished: Path, other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished.parent / "text.txt").unlink()
+    assert main(["evaluate", str(finished), str(other), "--dynamic", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "--rule sgd is taken" in captured.err
+    assert json.loads(captured.out)["dynamic"] is True
+    assert main(["evaluate", str(finished), str(other), "--dynamic", "--rule", "rms"]) == 2

@@ -9,6 +9,8 @@ from rnnewton.cli.common import add_json, say, show_json
 from rnnewton.text.errors import UserError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rnnewton.lab.evaluation import Evaluation, Learner, Stretch
     from rnnewton.recurrent.model import RecurrentModel
     from rnnewton.text.alphabet import Alphabet, Codes
@@ -51,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="adapt the model while it reads; each character is scored before it is learned",
     )
     dynamic.add_argument(
-        "--rate", type=float, help="how fast it adapts (default: 0.3 for sgd, 0.0003 for rms)"
+        "--rate", type=float, help="how fast it adapts (default: 0.0002 for rms, 0.003 for sgd)"
     )
     dynamic.add_argument("--segment", type=int, default=20, help="characters of one gradient (default: 20)")
     dynamic.add_argument(
         "--rule",
         choices=("sgd", "rms"),
-        default="sgd",
-        help="sgd, or rms: gradients divided by their usual size on the run's training text (default: sgd)",
+        help="rms: gradients divided by their usual size on the run's training text; or sgd (default: rms, if"
+        " that text can be read)",
     )
     dynamic.add_argument(
         "--pull", type=float, default=0.0, help="pull back to the trained weights (default: 0)"
@@ -98,8 +100,9 @@ def _score(args: argparse.Namespace, model: "RecurrentModel", alphabet: "Alphabe
 
     if not args.dynamic:
         return _read(args, model, alphabet, None)
-    settings = DynamicSettings(args.rule, args.rate, args.segment, args.pull)
-    rms = _rms(args, model, alphabet) if args.rule == "rms" else None
+    rms = None if args.rule == "sgd" or args.rate == 0 else _rms(args, model, alphabet)
+    rule = "sgd" if rms is None and args.rate != 0 else args.rule or "rms"
+    settings = DynamicSettings(rule, args.rate, args.segment, args.pull)
     with learner_for(model, settings, rms) as learner:
         return _read(args, model, alphabet, learner)
 
@@ -167,12 +170,21 @@ def _blocks(args: argparse.Namespace, alphabet: "Alphabet") -> "Iterator[Codes]"
     return codes_of_ids(ids, alphabet)
 
 
-def _rms(args: argparse.Namespace, model: "RecurrentModel", alphabet: "Alphabet") -> Any:
+def _rms(args: argparse.Namespace, model: "RecurrentModel", alphabet: "Alphabet") -> "list[Tensor] | None":
+    """The usual size of gradients on the training text; None where nobody asked for it and that text is
+    gone."""
     from rnnewton.lab.dynamic import gradient_rms
     from rnnewton.lab.trained import own_corpus
 
+    try:
+        training = own_corpus(args.run, alphabet).training
+    except UserError as error:
+        if args.rule == "rms":
+            raise
+        say(f"the run's own text cannot be read, so that --rule sgd is taken ({error})")
+        return None
     say("measuring the usual size of gradients on the training text")
-    return gradient_rms(model, own_corpus(args.run, alphabet).training, args.segment)
+    return gradient_rms(model, training, args.segment)
 
 
 def _line(result: "Evaluation") -> str:

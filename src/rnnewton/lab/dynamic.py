@@ -3,12 +3,12 @@
 The text is read in segments of `segment` symbols. A segment is scored with the weights as they are; then
 they take one step along its gradient g, truncated to the segment:
 
-    rule "sgd"   theta <- theta - rate g                              + pull (theta_0 - theta)
-    rule "rms"   theta <- theta - rate g / (RMS + epsilon)            + pull (theta_0 - theta) min(RMS / mean
-    RMS, 1 / pull)
+    rule "sgd"   theta <- theta - rate g                  + pull (theta_0 - theta)
+    rule "rms"   theta <- theta - rate g / (RMS + floor)  + min(pull RMS / mean RMS, 1) (theta_0 - theta)
 
 theta_0 are the trained weights and RMS the root of the mean squared gradient of each weight over segments of
-the training text (Krause et al., 2018). The caller's model is as before when the `with` block ends.
+the training text (Krause et al., 2018), which makes one rate fit models of any scale. The caller's model is
+as before when the `with` block ends.
 """
 
 from collections.abc import Generator
@@ -27,9 +27,9 @@ from rnnewton.text.blocks import Streams
 from rnnewton.text.errors import UserError
 
 RULES = ("sgd", "rms")
-RATES = {"sgd": 0.3, "rms": 3e-4}  # what a rule takes where no rate is given
-_EPSILON = 1e-5  # floor of the RMS
-_STATISTICS = 200_000  # symbols of training text behind the RMS, at most
+RATES = {"sgd": 0.003, "rms": 2e-4}  # what a rule takes where no rate is given
+_FLOOR = 0.1  # of the mean RMS: what the RMS of a weight that the statistics never saw counts as
+_STATISTICS = 30_000  # symbols of training text behind the RMS, at most
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class DynamicLearner:
         self._pull = settings.pull
         self._weights = list(model.parameters())
         self._trained = [weight.detach().clone() for weight in self._weights]
-        self._rms = rms
+        self._rms, self._mean = rms, 0.0
+        if rms is not None:
+            self._mean = sum(float(each.sum()) for each in rms) / sum(each.numel() for each in rms)
 
     def score_and_learn(
         self, inputs: Tensor, targets: Tensor, state: list[State] | None
@@ -89,11 +91,10 @@ class DynamicLearner:
                 if self._pull:
                     weight.lerp_(trained, self._pull)
             return
-        mean = sum(float(rms.sum()) for rms in self._rms) / sum(rms.numel() for rms in self._rms)
         for weight, gradient, trained, rms in zip(self._weights, gradients, self._trained, self._rms):
-            weight.addcdiv_(gradient, rms + _EPSILON, value=-self._rate)
-            if self._pull:
-                weight.add_((trained - weight) * (self._pull * rms / mean).clamp(max=1.0))
+            weight.addcdiv_(gradient, rms + (_FLOOR * self._mean + 1e-12), value=-self._rate)
+            if self._pull and self._mean:
+                weight.add_((trained - weight) * (self._pull * rms / self._mean).clamp(max=1.0))
 
 
 @contextmanager
@@ -102,9 +103,9 @@ def learner_for(
 ) -> Generator[Learner | None]:
     """A learner for one evaluation; afterwards the weights are what they were, to the bit.
 
-    With rate 0 and no pull there is nothing to learn and the learner is None: a static evaluation.
+    With rate 0 there is nothing to learn and the learner is None: a static evaluation.
     """
-    if settings.rate == 0 and settings.pull == 0:
+    if settings.rate == 0:
         yield None
         return
     weights = [weight.detach().clone() for weight in model.parameters()]
@@ -119,7 +120,7 @@ def learner_for(
 def gradient_rms(model: RecurrentModel, ids: Ids, segment: int, width: int = 1) -> list[Tensor]:
     """The root of the mean squared gradient of each weight over segments of a text, at the present weights.
 
-    Only the first 200,000 symbols are read, as `width` streams; a segment of one stream gives one gradient.
+    Only the first 30,000 symbols are read, as `width` streams; a segment of one stream gives one gradient.
     """
     streams = Streams(ids[:_STATISTICS], segment, width)
     weights = list(model.parameters())
