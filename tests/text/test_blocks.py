@@ -1,14 +1,12 @@
 """Sequences, streams, and the order in which they are drawn."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnewton.text.blocks import Consecutive, Sequences, Shuffled, Streams, counts, fresh_part
+from rnnewton.text.blocks import Consecutive, Sequences, Streams, counts
 from rnnewton.text.errors import UserError
 
 
@@ -49,31 +47,6 @@ def test_streams_continue_from_block_to_block(n: int, length: int, width: int) -
         streams.block(len(streams))
 
 
-@given(st.integers(1, 30), st.lists(st.integers(1, 12), max_size=30))
-def test_shuffled_takes_each_once_an_epoch_and_never_twice_a_batch(count: int, numbers: list[int]) -> None:
-    shuffled = Shuffled(count, seed=1)
-    taken: list[int] = []
-    for number in numbers:
-        batch = shuffled.take(number)
-        assert len(set(batch.tolist())) == len(batch) == min(number, count)
-        if number < count:
-            taken += batch.tolist()
-    seen = np.bincount(np.array(taken, dtype=int), minlength=count)
-    assert seen.max() - seen.min() <= 1
-
-
-def test_shuffled_resumes_to_the_bit() -> None:
-    first = Shuffled(10, seed=3)
-    for _ in range(4):
-        first.take(4)
-    second = Shuffled(10, seed=3)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    for _ in range(8):
-        assert first.take(3).tolist() == second.take(3).tolist()
-    with pytest.raises(UserError):
-        Shuffled(11, seed=3).load_state_dict(first.state_dict())
-
-
 def test_consecutive_sub_corpora_go_round() -> None:
     consecutive = Consecutive(5)
     assert consecutive.take(3).tolist() == [0, 1, 2]
@@ -83,25 +56,12 @@ def test_consecutive_sub_corpora_go_round() -> None:
     assert consecutive.take(99).tolist() == [1, 2, 3, 4, 0]
 
 
-def test_a_fresh_part_is_a_seeded_subset() -> None:
-    indices = np.arange(100, 140)
-    part = fresh_part(indices, 0.25, (1, 2))
-    assert len(set(part.tolist())) == 10
-    assert set(part.tolist()) <= set(indices.tolist())
-    assert (
-        part.tolist()
-        == fresh_part(indices, 0.25, (1, 2)).tolist()
-        != fresh_part(indices, 0.25, (1, 3)).tolist()
-    )
-    assert len(fresh_part(indices[:1], 0.01, (0,))) == 1
-
-
 def test_texts_that_are_too_short() -> None:
     with pytest.raises(UserError):
         Sequences(np.arange(1), 5)
     assert len(Sequences(np.arange(3), 5)) == 0
     with pytest.raises(UserError, match="shorter than one sequence"):
-        Shuffled(0, 1)
+        Consecutive(0)
 
 
 def test_counts_are_bincounts_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

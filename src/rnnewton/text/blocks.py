@@ -57,10 +57,6 @@ class Sequences:
         both = torch.from_numpy(ids).to(device)[:, None]
         return both[:-1], both[1:]
 
-    def chunks(self, indices: np.ndarray, width: int, device: torch.device | None = None) -> list[Chunk]:
-        """A batch as chunks of at most `width` sequences."""
-        return [self.block(indices[i : i + width], device) for i in range(0, len(indices), width)]
-
     def everything(self, width: int, device: torch.device | None = None) -> Iterator[Chunk]:
         """The whole text once, each segment from state zero, the ragged end last: N - 1 scored symbols."""
         for start in range(0, len(self), width):
@@ -116,49 +112,6 @@ class Streams:
         return both[:-1], both[1:]
 
 
-class Shuffled:
-    """Indices 0 .. count-1 in random order without replacement, a new order each epoch; resumable to the
-    bit."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        if count < 1:
-            raise UserError("there are no whole sequences to draw: the text is shorter than one sequence")
-        self.count, self.seed = count, seed
-        self.epoch, self.position = 0, 0
-        self._order = self._draw()
-
-    def _draw(self) -> np.ndarray:
-        return np.random.default_rng((self.seed, self.epoch)).permutation(self.count)
-
-    def take(self, number: int) -> np.ndarray:
-        """The next indices; an epoch's last batch is filled from the next epoch, without repeats inside a
-        batch."""
-        if number >= self.count:
-            return self._order.copy()
-        if self.position + number > self.count:
-            rest = self._order[self.position :]
-            self.epoch += 1
-            self._order = self._draw()
-            fresh = self._order[~np.isin(self._order, rest)]
-            self._order = np.concatenate([fresh, rest])  # what was just taken comes last
-            self.position = number - len(rest)
-            return np.concatenate([rest, fresh[: self.position]])
-        self.position += number
-        return self._order[self.position - number : self.position].copy()
-
-    def state_dict(self) -> dict[str, int | list[int]]:
-        """JSON values."""
-        return {"epoch": self.epoch, "position": self.position, "order": self._order.tolist()}
-
-    def load_state_dict(self, state: dict[str, int | list[int]]) -> None:
-        """Continues where `state_dict` was taken."""
-        order = state["order"]
-        if not isinstance(order, list) or len(order) != self.count:
-            raise UserError(f"the saved order is not one of {self.count} sequences: the text is another one")
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])  # pyright: ignore[reportArgumentType]
-        self._order = np.array(order, dtype=np.int64)
-
-
 class Consecutive:
     """Consecutive sub-corpora (the thesis's Wikipedia runs): the next `number` segments, around the text's
     end."""
@@ -182,12 +135,6 @@ class Consecutive:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continues where `state_dict` was taken."""
         self.position = int(state["position"])
-
-
-def fresh_part(indices: np.ndarray, fraction: float, seed: tuple[int, ...]) -> np.ndarray:
-    """A random part of a batch, at least one sequence: the curvature batch of chapters 4 and 5."""
-    number = max(1, round(fraction * len(indices)))
-    return np.random.default_rng(seed).choice(indices, size=min(number, len(indices)), replace=False)
 
 
 def counts(ids: Ids, symbols: int) -> np.ndarray:
