@@ -121,6 +121,8 @@ def test_a_given_alphabet_is_used_and_must_suffice(text: Path) -> None:
         (b"ab" * 50, {"split": "1/2/3/4"}, "two or three"),
         (b"ab" * 50, {"split": "0.5.5/0.1"}, "not made of numbers"),
         (b"ab" * 50, {"split": ""}, "is empty"),
+        (b"ab" * 50, {"split": ","}, "names no file"),
+        (b"ab" * 50, {"split": "9" * 400 + "/1"}, "not made of numbers"),
         (b"ab" * 50, {"split": "nowhere.txt"}, "no file 'nowhere.txt'"),
         (b"ab" * 50, {"split": "0/50/50"}, "too short"),
         (b"aba", {}, "too short"),

@@ -25,7 +25,10 @@ def parse(text: str) -> Split:
     if not text.strip():
         raise UserError(f"--split is empty: {_REMEDY}")
     if not _NUMBERS.fullmatch(text):
-        return Split(files=tuple(Path(name) for name in text.split(",") if name))
+        files = tuple(Path(name) for name in text.split(",") if name)
+        if not files:
+            raise UserError(f"--split {text} names no file: {_REMEDY}")
+        return Split(files=files)
     parts = text.split("/")
     if not 2 <= len(parts) <= 3:
         raise UserError(f"--split {text} has {len(parts)} parts, where two or three are expected: {_REMEDY}")
@@ -33,7 +36,7 @@ def parse(text: str) -> Split:
         if all("." not in part for part in parts):
             return Split(tuple(float(int(part)) for part in parts), counted=True)
         shares = tuple(float(part) for part in parts)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UserError(f"--split {text} is not made of numbers: {_REMEDY}") from error
     if sum(shares) > 1 + 1e-9:
         raise UserError(f"--split {text} is more than the whole text: fractions add up to 1 at most")
