@@ -12,7 +12,7 @@ X = torch.tensor([1.0, 2.0])
 
 def test_p_is_the_thesis_ratio():
     measured = Trust(lambda x: 3.0, before=5.0, rounding=0.0).measure(X, q=-4.0)
-    assert (measured.f, measured.p, measured.absurd) == (-2.0, 0.5, False)
+    assert (measured.f, measured.p, measured.promise) == (-2.0, 0.5, 0.8)
 
 
 def test_the_slope_corrected_loss():
@@ -38,5 +38,7 @@ def test_non_finite_losses_are_the_worst_ratio():
 
 
 def test_a_promise_of_more_than_the_whole_loss_is_absurd():
-    assert Trust(lambda x: 3.0, 5.0, 0.0).measure(X, q=-5.1).absurd
-    assert not Trust(lambda x: 3.0, -5.0, 0.0).measure(X, q=-5.1).absurd, "a loss below zero bounds nothing"
+    assert Trust(lambda x: 3.0, 5.0, 0.0).measure(X, q=-10.0).promise == 2.0
+    assert Trust(lambda x: 3.0, -5.0, 0.0).measure(X, q=-10.0).promise == 0.0, (
+        "a loss below zero bounds nothing"
+    )

@@ -159,7 +159,7 @@ class Descent:
         first = run.measured is None
         run.measured = self._trust.measure(iterate.x, iterate.q)
         run.measured_at = iterate.index
-        evidence = Evidence(run.measured.p, run.measured.absurd, last=False, first=first)
+        evidence = Evidence(run.measured.p, run.measured.promise, last=False, first=first)
         progress.damping = progress.damping.adapted(evidence, self._start)
 
     def _record(self, iterate: Iterate, run: Run, progress: Progress, stalled: bool) -> None:

@@ -249,10 +249,11 @@ class OuterStep:
         memory = self.memory
         damping = run.damping
         if measured is not None:
-            evidence = Evidence(measured.p, measured.absurd, last=True, first=run.measured is None)
+            evidence = Evidence(measured.p, measured.promise, last=True, first=run.measured is None)
             damping = damping.adapted(evidence, memory.damping)
         if not found.improved and not self._idle(run, slope):
-            damping = memory.damping
+            absurd = measured is not None and measured.promise > 1
+            damping = damping if absurd else memory.damping
             for _ in range(memory.failures + 1):  # a damping that is far too small is not to take many steps
                 damping = damping.grown()
         counted = replace(

@@ -21,7 +21,7 @@ _BELIEVED = 10.0  # |q| must be so many times the rounding of f before p means a
 class Measured:
     f: float  # f(x) − f(0)
     p: float | None  # None where rounding hides it; −inf where f is not finite
-    absurd: bool  # the quadratic promises more than the whole loss
+    promise: float  # −q over the loss before; 0 where the loss is no bound
 
 
 class Trust:
@@ -48,12 +48,12 @@ class Trust:
         f = loss - self._before
         if self._tilt is not None:
             f += float(dot(self._tilt, x))
-        absurd = self._before > 0 and -q > self._before
+        promise = -q / self._before if self._before > 0 else 0.0
         if not math.isfinite(f):
-            return Measured(math.inf, -math.inf, absurd)
+            return Measured(math.inf, -math.inf, promise)
         if not q < 0 or -q < _BELIEVED * self._rounding:
-            return Measured(f, None, absurd)
-        return Measured(f, f / q, absurd)
+            return Measured(f, None, promise)
+        return Measured(f, f / q, promise)
 
 
 def rounding_of(loss: float, dtype: torch.dtype) -> float:

@@ -14,8 +14,8 @@ def inside(p, first=True):
     return Evidence(p, last=False, first=first)
 
 
-def at_end(p, first=True, absurd=False):
-    return Evidence(p, absurd=absurd, last=True, first=first)
+def at_end(p, first=True, promise=0.1):
+    return Evidence(p, promise, last=True, first=first)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_cannot_be_believed_moves_nothing():
 
 def test_adapt_false_moves_nothing():
     for damping in (rn.Structural(0.1, adapt=False), rn.Tikhonov(0.1, adapt=False), Metric(adapt=False)):
-        for evidence in (inside(0.0), at_end(0.0), at_end(0.0, absurd=True)):
+        for evidence in (inside(0.0), at_end(0.0), at_end(0.0, promise=2.0)):
             assert damping.adapted(evidence, damping) == damping
         assert damping.grown() == damping
         assert damping.every is None
@@ -80,7 +80,8 @@ def test_lambda_has_a_floor_and_leaps_when_the_promise_is_absurd():
     for _ in range(100):
         lam = lam.adapted(at_end(1.0), lam)
     assert lam.lam == pytest.approx(1e-5)
-    assert lam.adapted(at_end(0.5, absurd=True), lam).lam == pytest.approx(1e-4)
+    assert lam.adapted(at_end(0.5, promise=2.0), lam).lam == pytest.approx(1e-4)
+    assert lam.adapted(at_end(0.5, promise=500.0), lam).lam == pytest.approx(5e-3)
     assert rn.Tikhonov(0.01, floor=0.005, factor=0.1).adapted(at_end(1.0), lam).lam == 0.005
 
 
@@ -90,7 +91,8 @@ def test_metric_damping_moves_kappa_and_lambda_with_it():
     assert metric.adapted(at_end(0.9), metric).kappa == pytest.approx(0.8)
     assert metric.adapted(at_end(0.1), metric).kappa == pytest.approx(1.25)
     assert metric.adapted(at_end(-0.1), metric).kappa == pytest.approx(1 / 0.512)
-    assert metric.adapted(at_end(0.9, absurd=True), metric).kappa == pytest.approx(1 / 0.512)
+    assert metric.adapted(at_end(0.9, promise=1.5), metric).kappa == pytest.approx(1 / 0.512)
+    assert metric.adapted(at_end(0.9, promise=7.0), metric).kappa == pytest.approx(7.0)
     assert Metric(0.5, lam=1e-3).terms().tikhonov == pytest.approx(5e-4)
     assert Metric(0.5).terms().metric == 0.5
     for _ in range(100):

@@ -30,9 +30,13 @@ class Evidence:
     """One measurement of how far the quadratic can be trusted."""
 
     p: float | None  # (f(x) − f(0)) / (q(x) − q(0)); None where rounding hides it; −inf where f is not finite
-    absurd: bool = False  # the quadratic promises more than the whole loss
+    promise: float = 0.0  # −q(x) over the loss: above 1 the quadratic promises more than there is
     last: bool = False  # taken at the end of a CG run
     first: bool = True  # nothing was measured before in this run
+
+    @property
+    def absurd(self) -> bool:
+        return self.promise > 1
 
 
 class Damping:

@@ -21,6 +21,7 @@ from rnnewton.newton.damping.base import (
 )
 
 _CEILING = 1e4
+_LONGEST_LEAP = 100.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Metric(Damping):
         if not self.adapt:
             return self
         if evidence.last and (evidence.absurd or (evidence.p is not None and evidence.p < 0)):
-            return self._at(self.kappa / self.factor**3)
+            # Where damping rules, q goes as 1 / kappa: an absurd promise says how much is missing.
+            return self._at(self.kappa * max(self.factor**-3, min(evidence.promise, _LONGEST_LEAP)))
         if evidence.p is None or not moves(evidence, "end"):
             return self
         return self._at(moved(self.kappa, evidence.p, self.factor))

@@ -20,7 +20,9 @@ from rnnewton.newton.damping.base import (
 )
 
 _FLOOR_SHARE = 1e-3  # of the lambda that the user gave
-_LEAP = 10.0  # when the quadratic promises more than the whole loss, lambda is orders of magnitude too small
+# When the quadratic promises more than the whole loss, lambda is orders of magnitude too small: as many as
+# the promise is too large, for where lambda rules, q goes as 1 / lambda.
+_LEAP, _LONGEST_LEAP = 10.0, 1e4
 _CEILING = 1e10
 
 
@@ -56,7 +58,7 @@ class Tikhonov(Damping):
         if not self.adapt:
             return self
         if evidence.absurd and evidence.last:
-            return self._at(self.lam * _LEAP)
+            return self._at(self.lam * min(max(evidence.promise, _LEAP), _LONGEST_LEAP))
         if evidence.p is None or not moves(evidence, self.watch):
             return self
         return self._at(moved(self.lam, evidence.p, self.factor))

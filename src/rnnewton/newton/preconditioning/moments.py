@@ -54,6 +54,8 @@ def squared_gradients(deltas: Tensor, inputs: Tensor, rows: Tensor | None, colum
     if rotate_first:
         deltas = deltas if rows is None else deltas @ rows
         inputs = inputs if columns is None else inputs @ columns
+    if rotate_first and length == 1:  # each gradient has rank one: its squares are products of squares
+        return deltas[0].square().mT @ inputs[0].square()
     gradients = torch.bmm(deltas.permute(1, 2, 0), inputs.transpose(0, 1))
     if not rotate_first:
         gradients = gradients if columns is None else gradients @ columns
