@@ -53,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"rnnewton: {error}", file=sys.stderr)
         return 2
+    except ValueError as error:
+        if type(error).__name__ != "SavedModelError":  # its module needs torch, which not every command loads
+            raise
+        print(f"rnnewton: {error}.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("rnnewton: interrupted.", file=sys.stderr)
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import platform
 import re
@@ -23,7 +24,8 @@ from rnnewton.lab.learner import Task
 from rnnewton.lab.run_folder import RunFolder
 from rnnewton.lab.scoring import lanes
 from rnnewton.lab.settings import Settings, changed, flag, flat, from_document, is_fixed, to_document
-from rnnewton.lab.training import Observer, Trainer, begin
+from rnnewton.lab.training import Observer, Trainer, begin, writing
+from rnnewton.recurrent.kernels import unavailable
 from rnnewton.text.blocks import counts
 from rnnewton.text.corpus import Corpus, CorpusSettings, read_corpus
 from rnnewton.text.errors import UserError
@@ -75,21 +77,24 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         settings = resolve(settings, facts)
         watcher.say(in_one_line(settings, facts) + ".")
         task = _task(settings, corpus)
+        _prepare_kernels(task, watcher)
         validation = lanes(corpus.validation, task.device)
         trainer = Trainer(run, task, validation, watcher)
         if not existed:
             stack.enter_context(run.locked())
-        run.write_config(to_document(settings))
-        run.write_environment(environment(settings))
-        run.remove_done()
-        begin(trainer, watcher.warn)
+        with writing(run, None):
+            run.write_config(to_document(settings))
+            run.write_environment(environment(settings))
+            run.remove_done()
+            begin(trainer, watcher.warn)
         watcher.started(settings, trainer.tally.step, trainer.tally.seconds)
         try:
             reason = trainer.train()
         finally:
             watcher.ended()
-        result = _finish(run, trainer, corpus, reason, watcher.warn)
-        run.write_done(result)
+        with writing(run, trainer.tally.step):
+            result = _finish(run, trainer, corpus, reason, watcher.warn)
+            run.write_done(result)
         return Outcome(run, result, before=False)
 
 
@@ -179,9 +184,7 @@ def _task(settings: Settings, corpus: Corpus) -> Task:
     seen = counts(corpus.training, len(corpus.alphabet))
     model = build(settings, len(corpus.alphabet))
     model.alphabet = corpus.alphabet
-    frequencies = torch.from_numpy(seen / seen.sum()).to(
-        device=device, dtype=next(model.parameters()).dtype
-    )
+    frequencies = torch.from_numpy(seen / seen.sum()).to(device=device, dtype=next(model.parameters()).dtype)
     return Task(model, corpus.training, settings, frequencies)
 
 
@@ -190,6 +193,37 @@ def _set_threads(settings: Settings, warn: Callable[[str], None]) -> None:
     threads = settings.machine.threads
     if threads is not None and threads != torch.get_num_threads():
         torch.set_num_threads(threads)
+
+
+def _prepare_kernels(task: Task, watcher: Watcher) -> None:
+    """The native passes are built before the run's clock starts; without them the eager ones do the same,
+    slower.
+    """
+    weights = next(task.model.parameters())
+    if weights.device.type != "cpu" or weights.dtype != torch.float32:
+        return
+    heard = logging.getLogger("rnnewton.kernels")
+    handler, level = _Said(watcher.say), heard.level
+    heard.addHandler(handler)
+    heard.setLevel(logging.INFO)
+    try:
+        reason = unavailable()
+    finally:
+        heard.removeHandler(handler)
+        heard.setLevel(level)
+    if reason is not None:
+        watcher.warn(f"the native kernels cannot be had, and training is several times slower: {reason}.")
+
+
+class _Said(logging.Handler):
+    """Lines of a logger, for the person who waits."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
 
 
 def environment(settings: Settings) -> dict[str, Any]:
@@ -203,6 +237,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": torch.backends.cpu.get_cpu_capability(),
         "device": settings.machine.device,
+        "kernels": "native" if unavailable() is None else "eager",
         "cores": cores,
         "threads": torch.get_num_threads(),
         "memory": memory,

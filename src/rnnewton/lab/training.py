@@ -133,7 +133,7 @@ class Trainer:
         tally.seconds = before.seconds + time.perf_counter() - started
         record = _record(report, tally, scored)
         due = tally.step % self.task.settings.reports.checkpoint_every == 0
-        with self._writing():
+        with writing(self.run, self._saved):
             self.run.append(record)
             if best or due or self.ended() is not None:
                 self._save(self.learner.weights if scored is None else scored.weights)
@@ -190,27 +190,11 @@ class Trainer:
             "learner": self.learner.state_dict(),
             "tally": asdict(tally),
         }
-        with self._writing():
+        with writing(self.run, self._saved):
             self.run.save_checkpoint(
                 Summary(tally.step, tally.best_bits, tally.best_step), write_model, state
             )
         self._saved = tally.step
-
-    @contextmanager
-    def _writing(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            saved = (
-                "there is no checkpoint yet"
-                if self._saved is None
-                else f"its checkpoint of step {self._saved} is good"
-            )
-            raise CannotWrite(
-                f"the run folder {self.run.path} cannot be written ({error.strerror or error}); {saved}:"
-                " free some space,"
-                " and the same command goes on from there"
-            ) from error
 
     def _ticked(self, tick: Tick) -> None:
         self._check_stop()
@@ -241,6 +225,21 @@ class Trainer:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def writing(run: RunFolder, saved: int | None) -> Generator[None]:
+    """A disk that is full or gone, in words; `saved` is the step of the last checkpoint, as far as known."""
+    try:
+        yield
+    except OSError as error:
+        good = "what is in it" if saved is None else f"its checkpoint of step {saved}"
+        reason = error.strerror or str(error)
+        raise CannotWrite(
+            f"the run folder {run.path} cannot be written ({reason}); {good} is good: free some space, and"
+            " the"
+            " same command goes on from there"
+        ) from error
 
 
 def _record(report: StepReport, tally: Tally, scored: Scored | None) -> dict[str, Any]:
