@@ -120,6 +120,7 @@ class RecurrentLinearization:
 
     def hessian(self, v: Tensor) -> Tensor:
         """The exact Hessian of the mean loss times v, by torch.func over the reference loop."""
+        self._check_unchanged()
         self._direction(v)
 
         def loss(flat: Tensor) -> Tensor:

@@ -115,13 +115,15 @@ class Arithmetic(NamedTuple):
             torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def arithmetic_of(precision: str | None, own: torch.dtype) -> Arithmetic:
+def arithmetic_of(precision: str | None, own: torch.dtype, route: str = "plain") -> Arithmetic:
+    if route not in ROUTES:
+        raise ValueError(f"route={route!r} is not known; take one of {', '.join(ROUTES)}")
     if precision is None:
-        return Arithmetic(own)
+        return Arithmetic(own, route=route)
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is not known; take None or one of {', '.join(PRECISIONS)}")
     dtype = torch.float64 if precision == "fp64" else torch.float32
-    return Arithmetic(dtype, half=precision == "bf16", tf32=precision == "tf32")
+    return Arithmetic(dtype, half=precision == "bf16", tf32=precision == "tf32", route=route)
 
 
 def onednn_takes(weight: Tensor) -> bool:

@@ -17,7 +17,7 @@ from rnnewton.recurrent.blocks import Block, block_of, check_symbols, check_valu
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import State
 from rnnewton.recurrent.initialization import Initialization, Normal
-from rnnewton.recurrent.kernels import Way, open_chunk
+from rnnewton.recurrent.kernels import Way, open_chunk, read_block
 from rnnewton.recurrent.layout import Layout, layout_of
 from rnnewton.recurrent.linearization import Choices, RecurrentLinearization
 from rnnewton.recurrent.losses import LOSSES
@@ -50,12 +50,13 @@ class RecurrentModel(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        widths = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
         self.architecture = Architecture(
             cell, widths, inputs, outputs, loss, direct_input, direct_output, bias, output_bias, squash_input
         )
         self.init, self.seed = init, seed
         self.alphabet: Any = None  # set by whoever trains on text: .symbols, .encode, .decode
+        self.route = "plain"  # how eager passes multiply on a CPU: see routes.py
         self._build()
         self.reset_parameters()
         if forget_bias is not None:
@@ -83,6 +84,10 @@ class RecurrentModel(nn.Module):
         flat = self._flat()
         sequences, signal = self._signal(inputs, flat)
         before = self._state(state, sequences, flat)
+        if not torch.is_grad_enabled():
+            native = read_block(self.architecture, flat, signal, before)
+            if native is not None:
+                return native
         return unroll(self.architecture, flat, signal, before, keep=torch.is_grad_enabled())
 
     def reference(self, inputs: Tensor, state: list[State] | None = None) -> tuple[Tensor, list[list[State]]]:
@@ -108,11 +113,10 @@ class RecurrentModel(nn.Module):
         flat = self._flat().detach()
         blocks, listed = self._blocks(inputs, targets, state, at, flat)
         count = check_values(self.architecture, blocks, flat)
-        choices = Choices(memory, arithmetic_of(precision, flat.dtype), spacing, kernels)
-        stamp = self._stamp()
+        choices = Choices(memory, arithmetic_of(precision, flat.dtype, self.route), spacing, kernels)
         with torch.no_grad():
             return RecurrentLinearization(
-                self.architecture, flat, blocks, count, choices, listed, lambda: stamp == self._stamp()
+                self.architecture, flat, blocks, count, choices, listed, lambda: self._still(flat)
             )
 
     def mean_loss(self, inputs: Any, targets: Any = None, state: Any = None, at: Any = "every") -> Tensor:
@@ -192,8 +196,12 @@ class RecurrentModel(nn.Module):
             weights.append(getattr(self.get_submodule(owner), letters).reshape(-1))
         return torch.cat(weights)
 
-    def _stamp(self) -> list[tuple[int, int]]:
-        return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters()]
+    def _still(self, flat: Tensor) -> bool:
+        """Whether these are the weights still. By value: torch counts no version for a change through `.data`."""
+        now = self._flat().detach()
+        if now.shape != flat.shape or now.dtype != flat.dtype or now.device != flat.device:
+            return False
+        return flat.is_meta or torch.equal(now, flat)
 
     def _signal(self, inputs: Any, flat: Tensor) -> tuple[int, Tensor]:
         """The inputs, checked as those of a block whose targets nobody asks for."""

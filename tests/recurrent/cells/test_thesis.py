@@ -1,5 +1,5 @@
-"""The forward pass against the thesis: with every weight one constant c, all units of a layer are alike, and a
-network is a recurrence of one number per layer, typed here from the thesis's equations.
+"""The forward pass against the thesis: with every weight one constant c, all units of a layer are alike, and
+a network is a recurrence of one number per layer, typed here from the thesis's equations.
 
 Legend: c the constant, h units of a layer, I the sum of the inputs (1 for a symbol).
 """
@@ -35,7 +35,7 @@ def mrnn(drive: float, chi: float, h: int, out: float, state: float, squash: boo
 
 
 def lstm(drive: float, chi: float, h: int, out: float, state: float, squash: bool) -> tuple[float, float]:
-    """Chapter 2.2, "Long short term memory" in pseudocode: the cell input is linear, the tanh is outermost."""
+    """Chapter 2.2, "Long short term memory": the cell input is linear, the tanh is outermost."""
     h_in = drive + C * h * out
     omega = phi = rho = sigmoid(h_in)
     if squash:
@@ -73,8 +73,8 @@ STEPS: dict[str, Callable[..., tuple[float, float]]] = {
 
 
 def recurrence(cell: str, hidden: tuple[int, ...], signals: list[float], **options: bool) -> list[float]:
-    """One output of the network at every step. A stack as chapter 2.3 and the wiring of the design say: M_l is driven
-    by I(t) and H_l(t−1); H_{l−1}(t) enters the pre-activation, or is the input itself without direct input."""
+    """One output of the network at every step. A stack as in chapter 2.3: M_l is driven by I(t) and H_l(t−1);
+    H_{l−1}(t) enters the pre-activation, or is the input itself without direct input."""
     outs, states = [0.0] * len(hidden), [0.0] * len(hidden)
     outputs: list[float] = []
     for signal in signals:
@@ -112,7 +112,7 @@ def constant(cell: str, hidden: tuple[int, ...], real: bool, **options: Any) -> 
 def test_outputs_are_the_thesis_s_recurrence(
     cell: str, hidden: tuple[int, ...], direct_input: bool, direct_output: bool
 ) -> None:
-    for extra in ((False, True) if "lstm" in cell else (False,)):
+    for extra in (False, True) if "lstm" in cell else (False,):
         options = {
             "direct_input": direct_input,
             "direct_output": direct_output,
