@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rnnewton.newton.averaging import Average
-from rnnewton.newton.problem import Batch, PassSettings, Problem, problem_of
+from rnnewton.newton.chunks import Batch
+from rnnewton.newton.problem import PassSettings, Problem, problem_of
 from rnnewton.newton.report import StepReport
 from rnnewton.newton.vector import norm
 

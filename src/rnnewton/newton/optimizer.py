@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rnnewton.newton.averaging import Average
+from rnnewton.newton.chunks import Batch
 from rnnewton.newton.damping import Damping, Metric, Structural, Tikhonov, part_of, restored
 from rnnewton.newton.descent import Tick
 from rnnewton.newton.preconditioning import Identity, Kronecker, Preconditioner, preconditioner_of
-from rnnewton.newton.problem import Batch, Problem, is_recurrent, problem_of
+from rnnewton.newton.problem import Problem, is_recurrent, problem_of
 from rnnewton.newton.report import StepReport
 from rnnewton.newton.settings import HessianFreeSettings
 from rnnewton.newton.step import Memory, OuterStep

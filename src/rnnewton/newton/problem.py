@@ -7,16 +7,15 @@ A chunk is `(inputs, targets)`, optionally with `at` and `state`; a batch is a c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-Batch: TypeAlias = Any  # a chunk (a tuple) or a list of chunks; only the problem looks inside
+from rnnewton.newton.chunks import Batch, as_chunks, choose, cut
 
 WHOLE_BELOW = 10_000  # scored positions: a smaller batch is its own curvature batch
 
@@ -80,25 +79,6 @@ class PassSettings:
     at: Any = "every"  # where a chunk does not say so itself: "every", "last" or a (T, B) mask
 
 
-def as_chunks(batch: Batch) -> list[tuple[Any, ...]]:
-    """The chunks of a batch, checked for what people get wrong."""
-    chunks: list[Any] = list(batch) if isinstance(batch, list) else [batch]
-    if not chunks:
-        raise ValueError("the batch is an empty list; give at least one chunk (inputs, targets)")
-    for chunk in chunks:
-        if not isinstance(chunk, tuple) or not 2 <= len(chunk) <= 4:
-            raise TypeError(
-                f"a batch is a tuple (inputs, targets), or a list of such tuples; got {_describe(chunk)}"
-            )
-    return chunks
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    return f"a {type(value).__name__}"
-
-
 class LinearizableProblem:
     """A model that linearises itself (`linearize`, `mean_loss`), such as `rnnewton.RecurrentModel`, as a
     `Problem`.
@@ -153,7 +133,7 @@ class LinearizableProblem:
         if fraction >= 1 or self.scored(batch) < WHOLE_BELOW:
             return batch
         chosen = choose(sum(widths), fraction, generator)
-        return _cut(chunks, widths, chosen)
+        return cut(chunks, widths, chosen)
 
     def halves(self, batch: Batch, generator: torch.Generator) -> tuple[Batch, Batch] | None:
         """The batch cut at random into two halves of sequences, or None where there is only one."""
@@ -164,7 +144,7 @@ class LinearizableProblem:
             return None
         order = torch.randperm(total, generator=generator)
         first, second = order[: total // 2].sort().values, order[total // 2 :].sort().values
-        return _cut(chunks, widths, first), _cut(chunks, widths, second)
+        return cut(chunks, widths, first), cut(chunks, widths, second)
 
     def _pieces(self, flat: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         sizes = [p.numel() for p in self._parameters]
@@ -291,48 +271,6 @@ def loss_at(problem: Problem, flat: Tensor, batch: Batch) -> float:
         return problem.loss(batch)
     finally:
         problem.write(before)
-
-
-def choose(total: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """At least one of `total` indices, the given share of them, without replacement and in order."""
-    count = min(total, max(1, math.ceil(total * fraction)))
-    return torch.randperm(total, generator=generator)[:count].sort().values
-
-
-def _cut(chunks: list[tuple[Any, ...]], widths: list[int], chosen: Tensor) -> list[tuple[Any, ...]]:
-    """The chosen sequences of every chunk, counted through all chunks."""
-    result: list[tuple[Any, ...]] = []
-    start = 0
-    for chunk, width in zip(chunks, widths, strict=True):
-        mine = chosen[(chosen >= start) & (chosen < start + width)] - start
-        if len(mine) > 0:
-            result.append(_columns(chunk, mine))
-        start += width
-    return result
-
-
-def _columns(chunk: tuple[Any, ...], index: Tensor) -> tuple[Any, ...]:
-    """Some sequences of one chunk: dimension 1 of what is laid out over time, dimension 0 of states."""
-    inputs, targets = chunk[0], chunk[1]
-    index = index.to(inputs.device)
-    cut: list[Any] = [inputs.index_select(1, index), targets.index_select(1, index)]
-    if len(chunk) > 2:
-        cut.append(chunk[2].index_select(1, index) if isinstance(chunk[2], Tensor) else chunk[2])
-    if len(chunk) > 3:
-        cut.append(_rows_of(chunk[3], index))
-    return tuple(cut)
-
-
-def _rows_of(state: Any, index: Tensor) -> Any:
-    """Dimension 0 of every tensor of a state: lists, tuples and named tuples of (B, h)."""
-    if state is None:
-        return None
-    if isinstance(state, Tensor):
-        return state.index_select(0, index)
-    parts = [_rows_of(part, index) for part in state]
-    if hasattr(state, "_fields"):
-        return type(state)(*parts)
-    return type(state)(parts)
 
 
 def _free_mask(parameters: list[nn.Parameter]) -> Tensor:

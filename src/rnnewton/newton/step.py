@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rnnewton.newton.chunks import Batch
 from rnnewton.newton.curvature import Quadratic
 from rnnewton.newton.damping import Damping, Evidence, LineSearch, Metric, Structural, part_of
 from rnnewton.newton.descent import Descent, Run, Tick, best_kept
 from rnnewton.newton.line_search import DirectionSearch, Found, backtrack, first_decrease
+from rnnewton.newton.measuring import Curved, Measuring, Slope
 from rnnewton.newton.preconditioning.base import Preconditioner
-from rnnewton.newton.problem import Batch, Linearization, Problem, loss_at
+from rnnewton.newton.problem import Problem
 from rnnewton.newton.recovery import recovered
 from rnnewton.newton.report import Meter, StepReport
 from rnnewton.newton.settings import HessianFreeSettings
@@ -27,8 +29,6 @@ from rnnewton.newton.vector import dot, norm
 
 NOTHING_TO_DO = "the gradient is zero: nothing to do"
 NOT_FINITE = "the loss or the gradient is not finite at the weights themselves"
-_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
 NOT_LOWER = "no step length lowers the loss on the gradient batch"
 
 
@@ -49,28 +49,6 @@ class Memory:
     characters: int = 0
 
 
-@dataclass(frozen=True)
-class Slope:
-    """The loss and its gradient on the gradient batch."""
-
-    loss: float
-    gradient: Tensor
-    scored: int
-    characters: int
-    noise: float | None = None
-
-
-@dataclass(frozen=True)
-class Curved:
-    """The curvature batch, linearised."""
-
-    batch: Batch
-    linearization: Linearization
-    loss: float
-    scored: int
-    characters: int
-
-
 @dataclass
 class OuterStep:
     problem: Problem
@@ -85,11 +63,11 @@ class OuterStep:
         accepted.
         """
         self.meter = Meter()
-        self.origin = self.problem.read()
+        self.measuring = Measuring(self.problem, self.settings, self.generator, self.meter)
         with self.meter.part("gradient"):
-            slope = self._gradient(batch)
+            slope = self.measuring.gradient(batch)
         with self.meter.part("curvature"):
-            curved = self._linearized(batch, curvature_batch)
+            curved = self.measuring.curvature(batch, curvature_batch, self.memory.widening)
             spent = self.preconditioner.update(curved.linearization, self.generator)
             self.meter.other(spent, curved.characters)
         quadratic = Quadratic(
@@ -106,66 +84,23 @@ class OuterStep:
             measured = self._measured(trust, run, x, q, full)
         self.meter.products("conjugate gradient", quadratic.products, curved.characters)
         if found.improved:
-            self.problem.write(self.origin + found.step * x)
+            self.problem.write(self.measuring.origin + found.step * x)
         memory, recovery = self._remembered(run, found, measured, slope)
         report = self._report(memory, slope, curved, run, found, measured, q)
         return memory, replace(report, recovery=recovery)
-
-    def _gradient(self, batch: Batch) -> Slope:
-        """f and ∇f on n_j; in two halves when the noise is asked for, which costs no more."""
-        characters = self.problem.characters(batch)
-        self.meter.gradient(characters)
-        halves = getattr(self.problem, "halves", None) if self.settings.measure_noise else None
-        pair = None if halves is None else halves(batch, self.generator)
-        if pair is None:
-            point = self.problem.linearize(batch)
-            return Slope(self._loss_here(point, batch), point.gradient(), point.count, characters)
-        counts: list[int] = []
-        losses: list[float] = []
-        gradients: list[Tensor] = []
-        for half in pair:
-            point = self.problem.linearize(half)
-            counts.append(point.count)
-            losses.append(self._loss_here(point, half))
-            gradients.append(point.gradient())
-        total = sum(counts)
-        shares = [count / total for count in counts]
-        gradient = shares[0] * gradients[0] + shares[1] * gradients[1]
-        difference = norm(gradients[0] - gradients[1])
-        noise = float(shares[0] * shares[1] * difference**2 / norm(gradient) ** 2)
-        loss = shares[0] * losses[0] + shares[1] * losses[1]
-        return Slope(loss, gradient, total, characters, noise)
-
-    def _linearized(self, batch: Batch, given: Batch | None) -> Curved:
-        """n_c: the caller's, or a share of n_j drawn here; more of n_j while recovering."""
-        if given is None:
-            fraction = self.settings.curvature.fraction
-            chosen = self._subset(batch, fraction * self.memory.widening)
-        else:
-            chosen = given
-            if self.memory.widening > 1:
-                share = self.problem.scored(given) / max(self.problem.scored(batch), 1)
-                chosen = self._subset(batch, share * self.memory.widening) if share < 1 else given
-        characters = self.problem.characters(chosen)
-        self.meter.forward(characters)
-        point = self.problem.linearize(chosen)
-        return Curved(chosen, point, self._loss_here(point, chosen), point.count, characters)
-
-    def _subset(self, batch: Batch, fraction: float) -> Batch:
-        return batch if fraction >= 1 else self.problem.subset(batch, fraction, self.generator)
 
     def _trust(self, batch: Batch, slope: Slope, curved: Curved) -> Trust:
         """Where f is measured when the quadratic is judged."""
         ratio = self.settings.ratio
         if ratio == "gradient":
-            rounding = rounding_of(slope.loss, self.origin.dtype)
-            return Trust(lambda x: self._loss(x, batch), slope.loss, rounding)
-        rounding = rounding_of(curved.loss, self.origin.dtype)
+            rounding = rounding_of(slope.loss, self.measuring.origin.dtype)
+            return Trust(lambda x: self.measuring.loss(x, batch), slope.loss, rounding)
+        rounding = rounding_of(curved.loss, self.measuring.origin.dtype)
         tilt = None
         if ratio == "corrected":
             tilt = slope.gradient - curved.linearization.gradient()
             self.meter.slope(curved.characters)
-        return Trust(lambda x: self._loss(x, curved.batch), curved.loss, rounding, tilt)
+        return Trust(lambda x: self.measuring.loss(x, curved.batch), curved.loss, rounding, tilt)
 
     def _conjugate_gradient(self, quadratic: Quadratic, trust: Trust, curved: Curved) -> Run:
         damping, cg = self.memory.damping, self.settings.cg
@@ -173,15 +108,15 @@ class OuterStep:
         line_search = part_of(damping, LineSearch)
         if line_search is not None:
             search = DirectionSearch(
-                lambda x: self._loss(x, curved.batch),
+                lambda x: self.measuring.loss(x, curved.batch),
                 curved.loss,
                 line_search,
-                self.origin,
+                self.measuring.origin,
             )
         wanted = bool(getattr(self.preconditioner, "observes_cg", self.preconditioner.kind == "krylov"))
         descent = Descent(quadratic, trust, damping, self.settings, search, keep_directions=wanted)
         last = self.memory.last
-        usable = last is not None and last.shape == self.origin.shape and cg.warm_start > 0
+        usable = last is not None and last.shape == self.measuring.origin.shape and cg.warm_start > 0
         start = cg.warm_start * last if usable and last is not None else None
         number = self.memory.step + 1
         run = descent.run(
@@ -195,7 +130,7 @@ class OuterStep:
         """The last iterate, or the best on the curvature batch of those kept at geometric intervals."""
         if not run.kept or part_of(self.memory.damping, LineSearch) is not None:
             return run.x_f, run.q
-        return best_kept(run.kept, (run.x_f, run.q), lambda x: self._loss(x, curved.batch))
+        return best_kept(run.kept, (run.x_f, run.q), lambda x: self.measuring.loss(x, curved.batch))
 
     def _corrected(self, x: Tensor, slope: Slope, batch: Batch) -> Tensor:
         """Two batches: CG's own batch makes its directions look too good, so another one says how far to
@@ -203,13 +138,11 @@ class OuterStep:
         """
         if not self.settings.curvature.correction:
             return x
-        second = self._subset(batch, self.settings.curvature.fraction * self.memory.widening)
-        characters = self.problem.characters(second)
-        point = self.problem.linearize(second)
-        quadratic = Quadratic(point, slope.gradient, self.memory.damping.terms(), self.preconditioner)
+        second = self.measuring.linearized(self.measuring.subset(batch, self.memory.widening))
+        terms = self.memory.damping.terms()
+        quadratic = Quadratic(second.linearization, slope.gradient, terms, self.preconditioner)
         curvature = float(dot(x, quadratic.multiply(x)))
-        self.meter.forward(characters)
-        self.meter.products("step length", 1, characters)
+        self.meter.products("step length", 1, second.characters)
         alpha = -float(dot(x, slope.gradient)) / curvature if curvature > 0 else 1.0
         return min(alpha, 2.0) * x if alpha > 0 else x
 
@@ -220,7 +153,7 @@ class OuterStep:
         seen: dict[float, float] = {}
 
         def loss(step: float) -> float:
-            seen[step] = self._loss(step * x, batch)
+            seen[step] = self.measuring.loss(step * x, batch)
             return seen[step]
 
         final = self.settings.final
@@ -273,18 +206,6 @@ class OuterStep:
     def _idle(self, run: Run, slope: Slope) -> bool:
         """Whether there was nothing to minimise: no slope, so no step, which is not a failure."""
         return run.iterations == 0 and not bool(slope.gradient.any())
-
-    def _loss_here(self, point: Linearization, batch: Batch) -> float:
-        """f(θ): the linearisation's own, unless its passes round more coarsely than a loss does."""
-        precision = self.settings.passes.precision
-        if precision is None or _DTYPES.get(precision) == self.origin.dtype:
-            return float(point.loss)
-        self.meter.loss(self.problem.characters(batch))
-        return self.problem.loss(batch)
-
-    def _loss(self, x: Tensor, batch: Batch) -> float:
-        self.meter.loss(self.problem.characters(batch))
-        return loss_at(self.problem, self.origin + x, batch)
 
     def _report(
         self,
