@@ -1,7 +1,7 @@
 """Batches as chunks: what a caller gives, checked, and some of its sequences.
 
-T: time, B: sequences, h: units. A chunk is `(inputs, targets)`, optionally with `at` and `state`; tensors laid
-out over time are (T, B, ·), states (B, h).
+T: time, B: sequences, h: units. A chunk is `(inputs, targets)`, optionally with `at` and `state`; tensors
+laid out over time are (T, B, ·), states (B, h).
 """
 
 from __future__ import annotations
