@@ -191,9 +191,17 @@ def check_values(architecture: Architecture, blocks: list[Block], flat: Tensor) 
 
 def check_symbols(what: str, value: Tensor, size: int) -> None:
     """The same look for a call that has no targets; under torch.vmap there is no single value to look at."""
-    batched: bool = torch._C._functorch.is_batchedtensor(value)  # type: ignore  # torch has no public name for it
-    if not value.is_meta and not batched and value.numel() and bool(((value < 0) | (value >= size)).any()):
+    looked_at = not value.is_meta and not is_batched(value) and value.numel()
+    if looked_at and bool(((value < 0) | (value >= size)).any()):
         raise ValueError(_stray(what, value, size))
+
+
+def is_batched(x: Tensor) -> bool:
+    """Whether torch.vmap stands behind a tensor, under whatever other transforms of torch.func."""
+    functorch: Any = torch._C._functorch  # type: ignore  # torch has no public name for these questions
+    while functorch.is_gradtrackingtensor(x):
+        x = functorch.get_unwrapped(x)
+    return functorch.is_batchedtensor(x)
 
 
 def _stray(what: str, value: Tensor, size: int) -> str:

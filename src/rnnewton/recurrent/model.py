@@ -17,7 +17,7 @@ from rnnewton.recurrent.blocks import Block, block_of, check_symbols, check_valu
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import State
 from rnnewton.recurrent.initialization import Initialization, Normal
-from rnnewton.recurrent.kernels import Way, open_chunk, read_block
+from rnnewton.recurrent.kernels import NativeStream, Way, open_chunk, open_stream, read_block
 from rnnewton.recurrent.layout import Layout, layout_of
 from rnnewton.recurrent.linearization import Choices, RecurrentLinearization
 from rnnewton.recurrent.losses import LOSSES
@@ -89,6 +89,11 @@ class RecurrentModel(nn.Module):
             if native is not None:
                 return native
         return unroll(self.architecture, flat, signal, before, keep=torch.is_grad_enabled())
+
+    def stream(self) -> NativeStream | None:
+        """One stream of symbols at the present weights in the native kernels, from a state of zeros; None
+        where they cannot be had."""
+        return open_stream(self.architecture, self._flat().detach())
 
     def reference(self, inputs: Tensor, state: list[State] | None = None) -> tuple[Tensor, list[list[State]]]:
         """The same by the slow, obvious loop: outputs, and the states of every layer after every step."""
