@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cells",
         default="rnn",
         metavar="CELL,…",
-        help="rnn, lstm, lstm-original, mrnn, mlstm (default: rnn{listed})",
+        help=f"rnn, lstm, lstm-original, mrnn, mlstm (default: rnn{listed})",
     )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each, seeds 0, 1, … (default: 1)")
     parser.add_argument(

@@ -15,12 +15,14 @@ weights (G + 1, h, S), the output gate last; traces (B, G, h, S)
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rnnewton.recurrent.cells.base import HiddenCell, State
+from rnnewton.recurrent.kernels import library, supports
+from rnnewton.recurrent.kernels.stream import OnlineRule, OnlineWeights, learn_online
 from rnnewton.recurrent.layout import LayerLayout
 from rnnewton.recurrent.losses import LOSSES
 from rnnewton.recurrent.model import RecurrentModel
@@ -77,9 +79,38 @@ class OnlineLearner:
         """
         with torch.no_grad():
             weights = self._take()
-            total, _, state = self._run(weights, inputs, targets, state, at, update=True)
+            native = self._native(weights, inputs)
+            if native is not None:
+                total, state = self._run_native(native, weights, (inputs, targets), state, at)
+            else:
+                total, _, state = self._run(weights, inputs, targets, state, at, update=True)
             self._put(weights)
         return total, state
+
+    def _native(self, weights: Weights, inputs: Tensor) -> Any:
+        """The native library where it can do this: one stream, float32, on the processor."""
+        if inputs.shape[1] != 1 or supports(self.model.architecture, weights.gates):
+            return None
+        return library()
+
+    def _run_native(
+        self,
+        native: Any,
+        weights: Weights,
+        signal: tuple[Tensor, Tensor],
+        state: list[State] | None,
+        at: str,
+    ) -> tuple[float, list[State]]:
+        if state is None:
+            state, self.traces = self.model.zero_state(1), None
+        now = HiddenCell(*(x.clone() for x in state[0]))
+        if self.traces is None:
+            traced, units, sources = weights.gates.shape
+            self.traces = weights.gates.new_zeros(1, traced - 1, units, sources)
+        changed = OnlineWeights(*weights, self.traces[0], now.out[0], now.cell[0])
+        rule = OnlineRule(self.rate, self.clip, at == "last")
+        columns = signal[0][:, 0], signal[1][:, 0]
+        return learn_online(native, self.model.architecture, changed, columns, rule), [now]
 
     def gradient(self, inputs: Tensor, targets: Tensor, at: str = "every") -> tuple[float, Weights]:
         """The loss and the truncated gradient, both summed over scored positions, at weights that stay as
@@ -174,7 +205,10 @@ class OnlineLearner:
         d_cell = d_zeta * step.rho
         d_rho = d_zeta * step.cell * step.rho * (1 - step.rho)
         gates = torch.empty_like(weights.gates)
-        torch.sum(d_cell[:, None, :, None] * self.traces, 0, out=gates[:-1])
+        if len(d_cell) == 1:  # one stream needs no sum
+            torch.mul(d_cell[0, None, :, None], self.traces[0], out=gates[:-1])
+        else:
+            torch.sum(d_cell[:, None, :, None] * self.traces, 0, out=gates[:-1])
         torch.mm(d_rho.T, step.source, out=gates[-1])
         bias = None if weights.output_bias is None else d_z.sum(0)
         return Weights(gates, d_z.T @ step.out, bias)
@@ -190,7 +224,7 @@ class OnlineLearner:
             scale = scale * (self.clip / norm).clamp(max=1.0)
         for weight, part in zip(weights, gradient):
             if weight is not None and part is not None:
-                weight.sub_(part * scale)
+                weight.addcmul_(part, scale, value=-1.0)
 
     def _take(self) -> Weights:
         """The model's weights, gates beside gates."""
