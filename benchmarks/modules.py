@@ -2,8 +2,8 @@
 
 Data are made here, from a seed. Every method starts from the same weights and has the same seconds, in
 which its own bookkeeping counts and the scoring does not. Adam sees mini-batches (or all data, where
-they are few), with a cosine decay over its time; its rate is chosen for each seed by the final loss: the search
-itself is not charged to it.
+they are few), with a cosine decay over its time; its rate is chosen for each seed by the final loss: the
+search itself is not charged to it.
 
     python benchmarks/modules.py --task curve-fit --seconds 15 --seeds 0 1 2
 """
