@@ -30,12 +30,15 @@ def test_the_builtin_text_is_the_same_twice_and_says_its_version() -> None:
     assert min(first.account.lengths) > 5_000
 
 
-def test_raw_penn_treebank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "wsj", "raw/wsj"])
+def test_raw_penn_treebank(tmp_path: Path, inside: str) -> None:
+    folder, tmp_path = tmp_path, tmp_path / inside
+    tmp_path.mkdir(parents=True, exist_ok=True)
     for n in range(25):
         (tmp_path / f"{n:02d}").mkdir()
         for k in (2, 1):
             (tmp_path / f"{n:02d}" / f"wsj_{n:02d}{k:02d}").write_text(f".START \n\nsection {n} file {k}\n")
-    corpus = read_corpus(CorpusSettings(f"penn:{tmp_path}"))
+    corpus = read_corpus(CorpusSettings(f"penn:{folder}"))
     training = str(corpus.alphabet.decode(corpus.training))
     assert training.startswith(".START \n\nsection 0 file 1\n.START \n\nsection 0 file 2\n")
     assert training.count(".START") == 42

@@ -205,10 +205,9 @@ class OnlineLearner:
         d_cell = d_zeta * step.rho
         d_rho = d_zeta * step.cell * step.rho * (1 - step.rho)
         gates = torch.empty_like(weights.gates)
-        if len(d_cell) == 1:  # one stream needs no sum
-            torch.mul(d_cell[0, None, :, None], self.traces[0], out=gates[:-1])
-        else:
-            torch.sum(d_cell[:, None, :, None] * self.traces, 0, out=gates[:-1])
+        torch.mul(d_cell[0, None, :, None], self.traces[0], out=gates[:-1])
+        for deltas, traces in zip(d_cell[1:], self.traces[1:]):  # stream by stream: no copy of all traces
+            gates[:-1].addcmul_(deltas[None, :, None], traces)
         torch.mm(d_rho.T, step.source, out=gates[-1])
         bias = None if weights.output_bias is None else d_z.sum(0)
         return Weights(gates, d_z.T @ step.out, bias)

@@ -28,7 +28,9 @@ def source(name: str, path: Path | None) -> Source:
 
 def folder(path: Path) -> Source:
     """A folder in either layout."""
-    found = _raw(path) or _preprocessed(path)
+    found = next(filter(None, map(_raw, (path, path / "wsj", path / "raw" / "wsj"))), None) or _preprocessed(
+        path
+    )
     if found is None:
         raise UserError(
             f"{str(path)!r} is a directory: give a text file, or a folder with the sections 00 to 24 of"
@@ -39,6 +41,8 @@ def folder(path: Path) -> Source:
 
 
 def _raw(path: Path) -> Source | None:
+    if not path.is_dir():
+        return None
     sections = {each.name: each for each in path.iterdir() if each.is_dir() and each.name in _NAMES}
     if not sections:
         return None
