@@ -49,3 +49,10 @@ def test_bits_are_those_of_the_stream() -> None:
     before = problem.read()
     found.bits(problem, torch.zeros_like(before))
     assert torch.equal(problem.read(), before)
+
+
+def test_a_long_text_is_sampled_evenly() -> None:
+    found = lanes(np.arange(100_001), at_most=20_000)
+    assert found is not None and found.count == 20_000 and found.total == 100_000
+    seen = torch.cat([targets[counts] for _, targets, counts in found.chunks])
+    assert int(seen.min()) == 1 and int(seen.max()) > 95_000

@@ -198,7 +198,9 @@ def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _layout(tensor: Tensor) -> list[int]:
-    """The axes as they lie in memory: what a product rounds to depends on whether its matrix lies by rows or columns."""
+    """The axes as they lie in memory: what a product rounds to depends on whether its matrix lies by rows
+    or columns.
+    """
     axes = list(range(tensor.dim()))
     laid_out = sorted(axes, key=lambda axis: -tensor.stride(axis))
     return laid_out if tensor.permute(laid_out).is_contiguous() else axes

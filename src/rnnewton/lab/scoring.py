@@ -29,6 +29,7 @@ class Lanes:
 
     chunks: list[tuple[Tensor, Tensor, Tensor]]  # inputs, targets, where a target counts
     count: int  # scored symbols
+    total: int  # symbols that the text has to score: more where only a sample is taken
     characters: int  # symbols read, warm-up included
 
     def bits(self, problem: Any, weights: Tensor) -> float:
@@ -37,18 +38,24 @@ class Lanes:
         return nats / self.count / math.log(2)
 
 
-def lanes(ids: Ids, device: torch.device | None = None) -> Lanes | None:
-    """The lanes of a text; None where it has nothing to predict."""
+def lanes(ids: Ids, device: torch.device | None = None, at_most: int | None = None) -> Lanes | None:
+    """The lanes of a text; None where it has nothing to predict.
+
+    A text longer than `at_most` is sampled: lanes at even distances.
+    """
     scored = len(ids) - 1
     if scored < 1:
         return None
     chunks: list[tuple[Tensor, Tensor, Tensor]] = []
     length = min(LANE, scored)
     starts = np.arange(0, scored, length)
+    if at_most is not None and scored > at_most:
+        starts = starts[:: -(-scored // at_most)]
     width = max(1, AT_ONCE // (length + WARM_UP))
     for first in range(0, len(starts), width):
         chunks.append(_chunk(ids, starts[first : first + width], length, device))
-    return Lanes(chunks, scored, sum(chunk[0].numel() for chunk in chunks))
+    count = sum(int(chunk[2].sum()) for chunk in chunks)
+    return Lanes(chunks, count, scored, sum(chunk[0].numel() for chunk in chunks))
 
 
 def _chunk(

@@ -30,6 +30,8 @@ from rnnewton.text.blocks import counts
 from rnnewton.text.corpus import Corpus, CorpusSettings, read_corpus
 from rnnewton.text.errors import UserError
 
+SCORED = 500_000  # characters: longer texts are scored by a sample; `rnnewton evaluate` reads all
+
 
 class Watcher(Observer, Protocol):
     """An observer that is also told of beginning and end."""
@@ -78,7 +80,11 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         watcher.say(in_one_line(settings, facts) + ".")
         task = _task(settings, corpus)
         _prepare_kernels(task, watcher)
-        validation = lanes(corpus.validation, task.device)
+        validation = lanes(corpus.validation, task.device, SCORED)
+        if validation is not None and validation.count < validation.total:
+            watcher.say(
+                f"validation on {validation.count:,} of its {validation.total:,} characters, evenly spread."
+            )
         trainer = Trainer(run, task, validation, watcher)
         if not existed:
             stack.enter_context(run.locked())
@@ -260,11 +266,11 @@ def _finish(
     problem = task.problem()
 
     def bits(ids: Any) -> float | None:
-        scored = lanes(ids, task.device)
+        scored = lanes(ids, task.device, SCORED)
         value = None if scored is None else scored.bits(problem, weights)
         return None if value is None or not math.isfinite(value) else value
 
-    like_validation = max(len(corpus.validation), len(corpus.test), 10_000)
+    like_validation = min(max(len(corpus.validation), len(corpus.test), 10_000), SCORED)
     draw_curves(run)
     return {
         "run": str(run.path),

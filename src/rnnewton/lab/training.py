@@ -15,8 +15,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor
 
 from rnnewton.lab.checkpoint import Checkpoint, Summary, read_state
@@ -88,7 +89,8 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, as if nothing had happened since."""
         state = read_state(checkpoint.path)
-        self.learner.load_state_dict(state["learner"], state["weights"].to(self.task.device))
+        state = on_device(state, self.task.device)
+        self.learner.load_state_dict(state["learner"], state["weights"])
         self.tally = Tally(**state["tally"])
         self.run.cut_metrics(self.tally.step)
         self._saved = self.tally.step
@@ -255,6 +257,17 @@ def _record(report: StepReport, tally: Tally, scored: Scored | None) -> dict[str
     return record
 
 
+def on_device(state: Any, device: torch.device) -> Any:
+    """A nested state with its numbers on the device; bytes, as of random generators, stay where they are."""
+    if isinstance(state, Tensor):
+        return state if state.dtype == torch.uint8 else state.to(device)
+    if isinstance(state, dict):
+        return {key: on_device(value, device) for key, value in cast("dict[str, Any]", state).items()}
+    if isinstance(state, list):
+        return [on_device(value, device) for value in cast("list[Any]", state)]
+    return state
+
+
 def begin(trainer: Trainer, warn: Callable[[str], None]) -> None:
     """Take up the newest whole checkpoint, if there is one."""
     checkpoint = trainer.run.newest(warn)
@@ -264,7 +277,7 @@ def begin(trainer: Trainer, warn: Callable[[str], None]) -> None:
         return
     try:
         trainer.resume(checkpoint)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{checkpoint.path} was written by another release or with other settings ({error});"
             " start another run folder."
