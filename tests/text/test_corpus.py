@@ -57,6 +57,12 @@ def test_counts_fractions_and_what_is_unused(text: Path) -> None:
     assert read_corpus(CorpusSettings(str(text), split="0.5/0.25")).account.lengths == (101, 50, 0)
 
 
+def test_of_a_very_long_text_little_is_held_out(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module.split, "HELD_OUT", 7)
+    assert read_corpus(CorpusSettings(str(text))).account.lengths == (188, 7, 7)
+    assert read_corpus(CorpusSettings(str(text), split="0.9/0.05/0.05")).account.lengths == (182, 10, 10)
+
+
 def test_splits_by_files_share_one_alphabet(tmp_path: Path) -> None:
     for name, content in [("a", "abab" * 9), ("b", "bcbc"), ("c", "dd")]:
         (tmp_path / name).write_text(content)

@@ -1,12 +1,13 @@
 """Where a text is cut into training, validation and test: by fractions, by counts of symbols, or by files."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rnnewton.text.errors import UserError
 
 DEFAULT = "0.9/0.05/0.05"
+HELD_OUT = 5_000_000  # characters: of a very long text no more than this is held out by default
 _NUMBERS = re.compile(r"[\d._]+(/[\d._]+)*")
 _REMEDY = "give fractions as 0.9/0.05/0.05, counts as 2800000/200000/200000, or files as VALIDATION,TEST"
 
@@ -18,6 +19,7 @@ class Split:
     shares: tuple[float, ...] = ()  # fractions, or counts if `counted`
     counted: bool = False
     files: tuple[Path, ...] = ()
+    at_most: int | None = None  # symbols of each part that is held out
 
 
 def parse(text: str) -> Split:
@@ -43,6 +45,11 @@ def parse(text: str) -> Split:
     return Split(shares)
 
 
+def default() -> Split:
+    """What is taken where nobody says anything."""
+    return replace(parse(DEFAULT), at_most=HELD_OUT)
+
+
 def lengths(split: Split, characters: int) -> tuple[int, int, int]:
     """How many symbols of one text go to training, validation and test; each part asked for has at least
     2."""
@@ -54,7 +61,10 @@ def lengths(split: Split, characters: int) -> tuple[int, int, int]:
                 " fewer, or give fractions"
             )
     else:
-        held_out = [max(2, int(share * characters)) if share > 0 else 0 for share in split.shares[1:]]
+        limit = characters if split.at_most is None else split.at_most
+        held_out = [
+            max(2, min(int(share * characters), limit)) if share > 0 else 0 for share in split.shares[1:]
+        ]
         whole = sum(split.shares) > 1 - 1e-9
         training = characters - sum(held_out) if whole else int(split.shares[0] * characters)
         counts = [training, *held_out]
