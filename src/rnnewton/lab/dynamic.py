@@ -76,6 +76,13 @@ class DynamicLearner:
         self, inputs: Tensor, targets: Tensor, state: list[State] | None
     ) -> tuple[Tensor, list[State]]:
         """Nats (T,) before learning, and the state after; then one step."""
+        native = self._model.learn(inputs, targets, state)
+        if native is not None:
+            logits, after, sums = native
+            nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+            with torch.no_grad():
+                self._step(tuple(gradient / len(nats) for gradient in sums))
+            return nats, after
         with torch.enable_grad():
             logits, after = self._model(inputs, state)
             nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")

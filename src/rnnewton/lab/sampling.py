@@ -89,6 +89,14 @@ def _continue(
     model: RecurrentModel, ids: Tensor, allowed: Tensor, settings: SamplingSettings
 ) -> Iterator[int]:
     generator = torch.Generator().manual_seed(settings.seed)
+    stream = model.stream()
+    if stream is not None:
+        stream.read(ids)
+        mask = allowed.contiguous()
+        for _ in range(settings.length):
+            level = float(torch.rand((), generator=generator, dtype=torch.float64))
+            yield stream.write(level, mask, settings.temperature)
+        return
     device = next(model.parameters()).device
     first, *others = ids[:, None].to(device).split(_BLOCK)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from rnnewton.recurrent.blocks import Block, block_of, check_symbols, check_valu
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import State
 from rnnewton.recurrent.initialization import Initialization, Normal
-from rnnewton.recurrent.kernels import NativeStream, Way, open_chunk, open_stream, read_block
+from rnnewton.recurrent.kernels import NativeStream, Way, learn_block, open_chunk, open_stream, read_block
 from rnnewton.recurrent.layout import Layout, layout_of
 from rnnewton.recurrent.linearization import Choices, RecurrentLinearization
 from rnnewton.recurrent.losses import LOSSES
@@ -94,6 +94,19 @@ class RecurrentModel(nn.Module):
         """One stream of symbols at the present weights in the native kernels, from a state of zeros; None
         where they cannot be had."""
         return open_stream(self.architecture, self._flat().detach())
+
+    def learn(
+        self, inputs: Tensor, targets: Tensor, state: list[State] | None
+    ) -> tuple[Tensor, list[State], list[Tensor]] | None:
+        """Outputs, last states, and the gradient of the summed loss for each parameter, by the native kernels;
+        None where they cannot be had."""
+        learnt = learn_block(self.architecture, self._flat().detach(), (inputs, targets), state)
+        if learnt is None:
+            return None
+        outputs, last, gradient = learnt
+        parameters = list(self.parameters())
+        pieces = gradient.split([parameter.numel() for parameter in parameters])
+        return outputs, last, [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters)]
 
     def reference(self, inputs: Tensor, state: list[State] | None = None) -> tuple[Tensor, list[list[State]]]:
         """The same by the slow, obvious loop: outputs, and the states of every layer after every step."""
@@ -202,7 +215,7 @@ class RecurrentModel(nn.Module):
         return torch.cat(weights)
 
     def _still(self, flat: Tensor) -> bool:
-        """Whether these are the weights still. By value: torch counts no version for a change through `.data`."""
+        """Whether these are still the weights. By value: a change through `.data` has no version."""
         now = self._flat().detach()
         if now.shape != flat.shape or now.dtype != flat.dtype or now.device != flat.device:
             return False

@@ -9,14 +9,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from rnnewton.recurrent.architecture import Architecture
-from rnnewton.recurrent.blocks import Block
+from rnnewton.recurrent.blocks import Block, Scored
+from rnnewton.recurrent.cells.base import State
 from rnnewton.recurrent.kernels.build import BuildError, load
 from rnnewton.recurrent.kernels.chunk import NativeChunk, Way
 from rnnewton.recurrent.kernels.interface import CELLS, MOST_LAYERS, declare
+from rnnewton.recurrent.kernels.stream import NativeStream
 
-__all__ = ["NativeChunk", "Way", "library", "open_chunk", "supports", "unavailable"]
+__all__ = [
+    "NativeChunk",
+    "NativeStream",
+    "Way",
+    "learn_block",
+    "library",
+    "open_chunk",
+    "open_stream",
+    "read_block",
+    "supports",
+    "unavailable",
+]
 
 AS_IT_IS = Way()
 logger = logging.getLogger("rnnewton.kernels")
@@ -68,3 +82,52 @@ def open_chunk(
             f"{chunk.workspace_bytes} bytes are the least it works in, above the budget of {way.memory}",
         )
     return chunk, None
+
+
+def read_block(
+    architecture: Architecture, flat: Tensor, inputs: Tensor, state: list[State]
+) -> tuple[Tensor, list[State]] | None:
+    """The outputs (T, B, O) and last states of a block without targets; None where the eager path has to do
+    it."""
+    if _traced(flat, inputs):
+        return None
+    nothing = inputs.new_empty(0, dtype=torch.int64)
+    chunk, _ = open_chunk(
+        architecture,
+        flat,
+        Block(inputs, nothing, Scored(False, None, len(inputs)), state),
+        Way(memory="recomputed"),
+    )
+    return None if chunk is None else (chunk.logits(), chunk.last)
+
+
+def learn_block(
+    architecture: Architecture, flat: Tensor, signal: tuple[Tensor, Tensor], state: list[State] | None
+) -> tuple[Tensor, list[State], Tensor] | None:
+    """Outputs, last states, and the flat gradient of the loss summed over (inputs, targets); None where the
+    eager path has to do it."""
+    inputs, targets = signal
+    block = Block(inputs, targets, Scored(False, None, len(inputs)), state)
+    chunk, _ = open_chunk(architecture, flat, block)
+    if chunk is None:
+        return None
+    gradient = torch.zeros_like(flat)
+    chunk.gradient(gradient)
+    return chunk.logits(), chunk.last, gradient
+
+
+def _traced(*tensors: Tensor) -> bool:
+    """Whether torch looks at these through a transform, so that their memory is not the whole story."""
+    return any(
+        type(x) is not Tensor
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)  # type: ignore[attr-defined]  # no public name
+        or unpack_dual(x).tangent is not None
+        for x in tensors
+    )
+
+
+def open_stream(architecture: Architecture, flat: Tensor) -> NativeStream | None:
+    """A stream of symbols in the native library, or None where the eager path has to do it."""
+    if not architecture.categorical or supports(architecture, flat) or unavailable():
+        return None
+    return NativeStream(library(), architecture, flat)

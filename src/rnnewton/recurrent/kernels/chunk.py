@@ -121,8 +121,8 @@ class NativeChunk:
         last: list[State] = []
         for width in self.architecture.hidden:
             last.append(kind(*(self._flat.new_empty(sequences, width) for _ in kind._fields)))
-        out = _addresses([layer.out for layer in last])
-        state = _addresses([layer.cell for layer in last if isinstance(layer, HiddenCell)]) if gated else None
+        out = addresses([layer.out for layer in last])
+        state = addresses([layer.cell for layer in last if isinstance(layer, HiddenCell)]) if gated else None
         z = None if logits is None else _address(logits)
         self._check(self._library.rn_forward(self._handle, byref(loss), z, out, state))
         self._loss, self._last = loss.value, last
@@ -157,8 +157,8 @@ class _Batch:
             targets=None if targets.is_floating_point() else targets.data_ptr(),
             values=targets.data_ptr() if targets.is_floating_point() else None,
             scored=None if mask is None else ctypes.cast(mask.data_ptr(), ctypes.POINTER(ctypes.c_uint8)),
-            out=_addresses(out) if out else None,
-            state=_addresses(cell) if cell else None,
+            out=addresses(out) if out else None,
+            state=addresses(cell) if cell else None,
         )
 
 
@@ -185,7 +185,7 @@ def _address(tensor: Tensor) -> c_void_p:
     return c_void_p(tensor.data_ptr())
 
 
-def _addresses(tensors: list[Tensor]) -> Any:
+def addresses(tensors: list[Tensor]) -> Any:
     return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 

@@ -44,6 +44,32 @@ class CBatch(Structure):
     ]
 
 
+class COnlineTask(Structure):
+    _fields_: ClassVar = [
+        ("hidden", c_int32),
+        ("outputs", c_int32),
+        ("inputs", c_int32),
+        ("sources", c_int32),
+        ("traced", c_int32),
+        ("steps", c_int32),
+        ("squash", c_int32),
+        ("squared_loss", c_int32),
+        ("last_only", c_int32),
+        ("rate", c_float),
+        ("clip", c_float),
+        ("ids", c_void_p),
+        ("vectors", c_void_p),
+        ("targets", c_void_p),
+        ("values", c_void_p),
+        ("gates", c_void_p),
+        ("readout", c_void_p),
+        ("output_bias", c_void_p),
+        ("traces", c_void_p),
+        ("out", c_void_p),
+        ("cell", c_void_p),
+    ]
+
+
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Gives every function its argument types, so that a wrong call is an error here, not a crash there."""
     pointers = POINTER(c_void_p)
@@ -54,6 +80,12 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "rn_forward": ([c_void_p, POINTER(c_double), c_void_p, pointers, pointers], c_int),
         "rn_gradient": ([c_void_p, c_void_p, POINTER(c_double)], c_int),
         "rn_product": ([c_void_p, c_void_p, c_void_p, c_float, c_int, c_int], c_int),
+        "rn_stream_open": ([POINTER(CArchitecture), c_void_p], c_void_p),
+        "rn_stream_close": ([c_void_p], None),
+        "rn_stream_read": ([c_void_p, c_void_p, c_int, c_void_p], c_int),
+        "rn_stream_state": ([c_void_p, pointers, pointers, c_int], None),
+        "rn_stream_draw": ([c_void_p, c_double, c_void_p, c_double], c_int64),
+        "rn_learn_online": ([POINTER(COnlineTask), POINTER(c_double)], c_int),
         "rn_parameters": ([POINTER(CArchitecture)], c_int64),
         "rn_stored_bytes": ([c_void_p], c_int64),
         "rn_workspace_bytes": ([c_void_p, c_int], c_int64),

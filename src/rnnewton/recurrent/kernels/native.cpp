@@ -9,7 +9,9 @@
 #include <tuple>
 
 #include "memory.h"
+#include "online.h"
 #include "passes.h"
+#include "stream.h"
 
 namespace rn {
 
@@ -243,6 +245,28 @@ RN_API int rn_gradient(void* chunk, float* into, double* loss) {
 RN_API int rn_product(void* chunk, const float* v, float* into, float mu, int form, int tap) {
     return guarded([&] { ((rn::Chunk*)chunk)->product(v, into, {mu, form, tap}); });
 }
+// One stream: `read` leaves the outputs of every symbol in `logits` (count, O) unless that is null.
+RN_API void* rn_stream_open(const rn::Architecture* a, const float* flat) {
+    try {
+        return rn::open_stream(*a, flat);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+RN_API void rn_stream_close(void* stream) { delete (rn::Stream*)stream; }
+RN_API int rn_stream_read(void* stream, const int64_t* ids, int count, float* logits) {
+    return guarded([&] { ((rn::Stream*)stream)->read(ids, count, logits); });
+}
+RN_API void rn_stream_state(void* stream, float* const* out, float* const* cell, int set) {
+    ((rn::Stream*)stream)->state(out, cell, set);
+}
+RN_API int64_t rn_stream_draw(void* stream, double level, const uint8_t* allowed, double temperature) {
+    return ((rn::Stream*)stream)->draw(level, allowed, temperature);
+}
+RN_API int rn_learn_online(const rn::OnlineTask* task, double* loss) {
+    return guarded([&] { *loss = rn::learn_online(*task); });
+}
+
 // From now on activations are stored; to be called before the forward pass.
 RN_API void rn_keep(void* chunk) { ((rn::Chunk*)chunk)->keep(); }
 RN_API int64_t rn_parameters(const rn::Architecture* a) { return rn::Plan(*a).size; }
