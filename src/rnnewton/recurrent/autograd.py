@@ -74,7 +74,7 @@ class _Unroll(torch.autograd.Function):
         tape = _tape(net, tensors, signal.shape[0])
         along = cut(net.layout, torch.zeros_like(flat) if r_flat is None else r_flat, net.arithmetic)
         zeros = [x for layer in zero_cotangent([layer.course.at(0) for layer in tape.layers]) for x in layer]
-        # Under torch.vmap the tangents are batched and the tape is not: the states begin as batched as anything.
+        # Under torch.vmap the tangents are batched, the tape is not: the states begin as batched as they.
         level = sum(r.new_zeros(()) for r in tangents[1:] if r is not None)
         before = pack([level + (zero if r is None else r) for zero, r in zip(zeros, r_state)], kind)
         courses = tangent_segment(net, along, tape, signal, before, r_inputs)
