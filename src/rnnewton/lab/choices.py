@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rnnewton.lab.building import parameters
+from rnnewton.lab.building import architecture, parameters
 from rnnewton.lab.settings import Settings, changed, flat
 from rnnewton.lab.values import characters_of
+from rnnewton.recurrent.layout import layout_of
 from rnnewton.text.errors import UserError
 
-# A core's useful arithmetic in the passes, in operations per second: deliberately low (eager torch on an
-# older core).
-CORE = 4e10
+# A core's useful arithmetic in the passes, in operations per second, deliberately low: native kernels and
+# eager torch.
+NATIVE_CORE, EAGER_CORE = 8e10, 2e10
 WIDTHS = (32, 48, 64, 96, 128, 170, 256, 384, 512, 768, 1024)
-TEXT_PER_WEIGHT = 8  # characters of text for each weight …
+TEXT_PER_WEIGHT = 5  # characters of text for each weight …
 READ_PER_WEIGHT = 120  # … and characters that the budget can read for each
 RATES = {"sgd": 1.0, "momentum": 0.2, "nesterov": 0.2, "adam": 4e-3, "lstm-online": 0.05}
 ONLINE_REPORT = 5_000  # updates of a line of metrics in online learning
@@ -36,6 +37,7 @@ class Facts:
     symbols: int
     cores: int
     memory: int  # bytes of the machine
+    native: bool = True  # whether the native kernels can be had
 
 
 def machine() -> tuple[int, int]:
@@ -123,16 +125,22 @@ def _seconds(facts: Facts) -> float:
 
 def _width(settings: Settings, facts: Facts, seconds: float) -> int:
     """The widest layer that the text can teach and that the budget can train."""
+    rate = facts.cores * (NATIVE_CORE if facts.native else EAGER_CORE)
     chosen = WIDTHS[0]
     for width in WIDTHS:
-        weights = parameters(changed(settings, {"hidden": (width,)}), facts.symbols)
-        operations = (
-            6 * weights
-        )  # of a gradient per character: three passes of a product and a sum per weight
-        can_read = seconds * facts.cores * CORE / operations
+        wider = changed(settings, {"hidden": (width,)})
+        weights = parameters(wider, facts.symbols)
+        can_read = seconds * rate / operations(wider, facts.symbols)
         if weights * TEXT_PER_WEIGHT <= facts.characters and weights * READ_PER_WEIGHT <= can_read:
             chosen = width
     return chosen
+
+
+def operations(settings: Settings, symbols: int) -> int:
+    """Of a gradient, per character: three passes of a product and a sum per weight; inputs are looked up
+    for nothing.
+    """
+    return 6 * layout_of(replace(architecture(settings.model, symbols), inputs=1)).size
 
 
 def _check(settings: Settings) -> None:

@@ -75,11 +75,11 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         _set_threads(settings, watcher.warn)
         corpus = _read(settings, watcher.say)
         settings = _same_text(run, settings, corpus)
-        facts = Facts(len(corpus.training), len(corpus.alphabet), *machine())
+        native = _prepare_kernels(settings, watcher)
+        facts = Facts(len(corpus.training), len(corpus.alphabet), *machine(), native)
         settings = resolve(settings, facts)
         watcher.say(in_one_line(settings, facts) + ".")
         task = _task(settings, corpus)
-        _prepare_kernels(task, watcher)
         validation = lanes(corpus.validation, task.device, SCORED)
         if validation is not None and validation.count < validation.total:
             watcher.say(
@@ -201,13 +201,13 @@ def _set_threads(settings: Settings, warn: Callable[[str], None]) -> None:
         torch.set_num_threads(threads)
 
 
-def _prepare_kernels(task: Task, watcher: Watcher) -> None:
+def _prepare_kernels(settings: Settings, watcher: Watcher) -> bool:
     """The native passes are built before the run's clock starts; without them the eager ones do the same,
     slower.
     """
-    weights = next(task.model.parameters())
-    if weights.device.type != "cpu" or weights.dtype != torch.float32:
-        return
+    machine = settings.machine
+    if machine.device != "cpu" or machine.precision == "fp64":
+        return False
     heard = logging.getLogger("rnnewton.kernels")
     handler, level = _Said(watcher.say), heard.level
     heard.addHandler(handler)
@@ -219,6 +219,7 @@ def _prepare_kernels(task: Task, watcher: Watcher) -> None:
         heard.setLevel(level)
     if reason is not None:
         watcher.warn(f"the native kernels cannot be had, and training is several times slower: {reason}.")
+    return reason is None
 
 
 class _Said(logging.Handler):
