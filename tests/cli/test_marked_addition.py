@@ -74,12 +74,3 @@ def test_the_first_recurrent_weights_have_a_radius_near_one() -> None:
     model = model_for(AdditionSettings(hidden=100))
     radius = torch.linalg.eigvals(model.get_parameter("layers.0.W_hh")).abs().max()
     assert 0.9 < radius.item() < 1.4
-
-
-@pytest.mark.slow
-def test_online_learning_learns_a_short_marked_addition() -> None:
-    """Length 10; length 20 and more, solved, are in LAB_LOG.md."""
-    settings = AdditionSettings(
-        length=10, cell="lstm-original", optimizer="lstm-online", hidden=8, rate=0.3, sequences=4, seconds=60
-    )
-    assert run_addition(settings).best < 0.02

@@ -7,6 +7,8 @@ from torch.nn.functional import cross_entropy
 
 import rnnewton as rn
 from rnnewton.lab.lstm_online import OnlineLearner
+from rnnewton.lab.marked_addition import AdditionSettings
+from rnnewton.lab.marked_addition import model_for as model_for_addition
 from rnnewton.tasks.marked_addition import MarkedAddition
 from rnnewton.text.errors import UserError
 
@@ -141,21 +143,13 @@ def test_other_networks_are_refused(cell: str, hidden: tuple[int, ...]) -> None:
         OnlineLearner(rn.RecurrentModel(cell=cell, hidden=hidden, inputs=3, outputs=3), 0.1)
 
 
-def test_a_short_marked_addition_is_learned_in_part() -> None:
-    """The slow test and LAB_LOG.md have the whole of it; here the error falls well below that of the mean."""
-    task = MarkedAddition(8, seed=0)
-    model = rn.RecurrentModel(
-        cell="lstm-original",
-        hidden=(6,),
-        inputs=rn.Real(2),
-        outputs=rn.Real(1),
-        loss="squared",
-        bias=True,
-        output_bias=True,
-    )
-    learner = OnlineLearner(model, rate=0.1, clip=1.0)
-    for index in range(60):
-        inputs, targets, at = task.batch(16, index)
+@pytest.mark.slow
+def test_a_short_marked_addition_is_learned() -> None:
+    """Length 10, 9,600 sequences, where always answering the mean scores 0.167; LAB_LOG.md has length 20 and 50."""
+    settings = AdditionSettings(length=10, cell="lstm-original", optimizer="lstm-online", hidden=8)
+    model, task = model_for_addition(settings), MarkedAddition(10)
+    learner = OnlineLearner(model, rate=0.5, clip=1.0)
+    for index in range(1200):
+        inputs, targets, at = task.batch(8, index)
         learner.read(inputs, targets, at=at)
-    held_out = task.held_out(500)
-    assert float(model.mean_loss([held_out])) < 0.16
+    assert float(model.mean_loss([task.held_out(1000)])) < 0.02
