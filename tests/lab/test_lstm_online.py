@@ -145,7 +145,7 @@ def test_other_networks_are_refused(cell: str, hidden: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_a_short_marked_addition_is_learned() -> None:
-    """Length 10, 9,600 sequences, where always answering the mean scores 0.167; LAB_LOG.md has length 20 and 50."""
+    """Length 10 in 9,600 sequences, where the mean scores 0.167; LAB_LOG.md has length 20 and 50."""
     settings = AdditionSettings(length=10, cell="lstm-original", optimizer="lstm-online", hidden=8)
     model, task = model_for_addition(settings), MarkedAddition(10)
     learner = OnlineLearner(model, rate=0.5, clip=1.0)
