@@ -80,3 +80,30 @@ def test_tensorboard_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Any)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match="pip install"):
         TensorBoard(Plain(lambda line: None), tmp_path)
+
+
+def test_tensorboard_gets_the_scalars(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    written: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            written.append((folder, 0.0, purge_step))
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            written.append((tag, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0.0, 0))
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    said: list[str] = []
+    watcher = TensorBoard(Plain(said.append), tmp_path)
+    watcher.started(Settings(), 2, 0.0)
+    watcher.stepped(RECORD)
+    watcher.ended()
+    assert written[0] == (str(tmp_path), 0.0, 3)  # what was done after step 2 is written again
+    assert ("validation_bits", 2.25, 3) in written and written[-1][0] == "closed"
+    assert len(said) == 2
