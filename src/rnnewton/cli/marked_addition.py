@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="N", help="the first of these seeds (default: 0)"
     )
-    parser.add_argument("--hidden", type=int, default=100, help="hidden units (default: 100)")
+    parser.add_argument("--hidden", type=int, default=60, help="hidden units (default: 60)")
     parser.add_argument("--seconds", type=float, default=1200.0, help="limit of each run (default: 1200)")
     parser.add_argument(
         "--rates", metavar="X,…", help="learning rates of first-order and online runs, each its own run"
     )
     parser.add_argument(
-        "--sequences", type=int, help="sequences of a gradient (default: hf 2000, others 100, online 1)"
+        "--sequences", type=int, help="sequences of a gradient (default: hf 1000, others 100, online 1)"
     )
     parser.add_argument(
         "--structural", type=float, default=1e-3, help="hf: structural damping mu (default: 0.001)"
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tikhonov", type=float, default=1e-3, help="hf: Tikhonov damping lambda (default: 0.001)"
     )
     parser.add_argument(
-        "--iterations", type=int, default=100, help="hf: most CG iterations of a step (default: 100)"
+        "--iterations", type=int, default=60, help="hf: most CG iterations of a step (default: 60)"
     )
     parser.add_argument(
         "--out",

@@ -39,13 +39,13 @@ class AdditionSettings:
     cell: str = "rnn"
     optimizer: str = "hf"
     seed: int = 0
-    hidden: int = 100
+    hidden: int = 60
     seconds: float = 1200.0
     rate: float | None = None  # first-order and online; None: see RATES
-    sequences: int | None = None  # of a gradient; None: 2,000 for hf, 100 first-order, 1 online
+    sequences: int | None = None  # of a gradient; None: 1,000 for hf, 100 first-order, 1 online
     structural: float = 1e-3  # hf: mu
     tikhonov: float = 1e-3  # hf: lambda
-    iterations: int = 100  # hf: most CG iterations of a step
+    iterations: int = 60  # hf: most CG iterations of a step
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -58,7 +58,7 @@ class AdditionSettings:
     @property
     def batch(self) -> int:
         """Sequences of a gradient."""
-        return self.sequences or {"hf": 2000, "lstm-online": 1}.get(self.optimizer, 100)
+        return self.sequences or {"hf": 1000, "lstm-online": 1}.get(self.optimizer, 100)
 
 
 @dataclass(frozen=True)
