@@ -93,7 +93,9 @@ def test_metric_damping_moves_kappa_and_lambda_with_it():
     assert metric.adapted(at_end(-0.1), metric).kappa == pytest.approx(1 / 0.512)
     assert metric.adapted(at_end(0.9, promise=1.5), metric).kappa == pytest.approx(1 / 0.512)
     assert metric.adapted(at_end(0.9, promise=7.0), metric).kappa == pytest.approx(7.0)
-    assert Metric(0.5, lam=1e-3).terms().tikhonov == pytest.approx(5e-4)
+    assert metric.adapted(at_end(0.1, promise=0.5), metric).kappa == pytest.approx(1 / 0.512)  # too bold
+    assert Metric(0.5, lam=1e-3).terms().tikhonov == 1e-3  # never below its first value
+    assert Metric(4.0, lam=1e-3).terms().tikhonov == pytest.approx(4e-3)
     assert Metric(0.5).terms().metric == 0.5
     for _ in range(100):
         metric = metric.adapted(at_end(1.0), metric)
