@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import rnnewton as rn
+from rnnewton.lab.configuration import changed, to_document
 from rnnewton.lab.run_folder import RunFolder
-from rnnewton.lab.settings import Settings, changed, to_document
+from rnnewton.lab.settings import Settings
 from rnnewton.text.alphabet import Alphabet
 
 TEXT = "The [[cat]] sat on the [[mat]]; it didn't purr. " * 20

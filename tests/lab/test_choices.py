@@ -4,7 +4,8 @@ import pytest
 
 from rnnewton.lab.building import parameters
 from rnnewton.lab.choices import Facts, in_one_line, resolve
-from rnnewton.lab.settings import Settings, changed, flat
+from rnnewton.lab.configuration import changed, flat
+from rnnewton.lab.settings import Settings
 
 MAY_STAY_OPEN = {
     "steps",
@@ -21,6 +22,7 @@ MAY_STAY_OPEN = {
     "report_every",
     "validate_every",
     "growth_work",
+    "threads",
 }
 FACTS = Facts(characters=1_000_000, symbols=65, cores=2, memory=16 << 30)
 

@@ -7,9 +7,9 @@ import pytest
 
 from rnnewton.cli import main
 from rnnewton.lab.compare import as_markdown, as_text, row_of
+from rnnewton.lab.configuration import changed, to_document
 from rnnewton.lab.presets import find
 from rnnewton.lab.run_folder import RunFolder
-from rnnewton.lab.settings import changed, to_document
 
 
 @pytest.fixture

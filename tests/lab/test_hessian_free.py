@@ -10,9 +10,10 @@ import torch
 
 from rnnewton.lab.building import build
 from rnnewton.lab.choices import Facts, resolve
+from rnnewton.lab.configuration import changed
 from rnnewton.lab.hessian_free import HessianFreeLearner, damping_of, schedule_of
 from rnnewton.lab.learner import Learner, Task, learner_of
-from rnnewton.lab.settings import OptimizerSettings, Settings, changed
+from rnnewton.lab.settings import OptimizerSettings, Settings
 from rnnewton.newton.damping import LineSearch, Metric, Structural, Tikhonov, part_of
 from rnnewton.newton.descent import Tick
 

@@ -8,10 +8,11 @@ import torch
 
 from rnnewton.lab.building import build, parameters
 from rnnewton.lab.choices import Facts, resolve
+from rnnewton.lab.configuration import changed
 from rnnewton.lab.learner import Task, learner_of
 from rnnewton.lab.presets import find, presets
 from rnnewton.lab.scoring import lanes
-from rnnewton.lab.settings import Settings, changed
+from rnnewton.lab.settings import Settings
 from rnnewton.text.corpus import CorpusSettings, read_corpus
 from rnnewton.text.errors import UserError
 

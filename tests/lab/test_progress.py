@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rnnewton.lab.configuration import changed
 from rnnewton.lab.progress import Plain, TensorBoard, Terminal, clock, line_of
-from rnnewton.lab.settings import Settings, changed
+from rnnewton.lab.settings import Settings
 from rnnewton.newton.descent import Tick
 from rnnewton.text.errors import UserError
 

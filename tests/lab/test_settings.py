@@ -7,15 +7,8 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnewton.lab.settings import (
-    Settings,
-    all_settings,
-    changed,
-    flat,
-    from_document,
-    is_fixed,
-    to_document,
-)
+from rnnewton.lab.configuration import changed, flat, from_document, is_fixed, to_document
+from rnnewton.lab.settings import Settings, all_settings
 from rnnewton.text.errors import UserError
 
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rnnewton.lab.settings import GROUPS, all_settings, flag, from_document, read_value
+from rnnewton.lab.configuration import flag, from_document, read_value
+from rnnewton.lab.settings import GROUPS, all_settings
 from rnnewton.text.errors import UserError
 
 

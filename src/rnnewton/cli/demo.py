@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
         " optimisation.\nWatch the bits per character fall; 8 would be a byte, 1 would be very good.\n"
     )
     from rnnewton.cli.train import resuming, watcher
+    from rnnewton.lab.configuration import read_value
     from rnnewton.lab.run_folder import RunFolder
     from rnnewton.lab.session import train
-    from rnnewton.lab.settings import read_value
     from rnnewton.lab.training import CannotWrite, Interrupted
 
     folder = RunFolder(Path(args.run or f"demo/{datetime.now():%Y-%m-%d-%H%M%S}"))

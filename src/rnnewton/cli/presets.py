@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _document(preset: Preset) -> dict[str, Any]:
     from rnnewton.lab.building import parameters
-    from rnnewton.lab.settings import to_document
+    from rnnewton.lab.configuration import to_document
 
     printed = preset.printed
     return {
@@ -67,7 +67,7 @@ def _show_all() -> None:
 def _show_one(preset: Preset) -> None:
     import tomli_w
 
-    from rnnewton.lab.settings import to_document
+    from rnnewton.lab.configuration import to_document
 
     printed = preset.printed
     figures = [("training", printed.training), ("validation", printed.validation), ("test", printed.test)]

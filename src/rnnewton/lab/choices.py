@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnewton.lab.building import architecture, parameters
-from rnnewton.lab.settings import Settings, changed, flat
+from rnnewton.lab.configuration import changed, flat
+from rnnewton.lab.settings import Settings
 from rnnewton.lab.values import characters_of
 from rnnewton.recurrent.layout import layout_of
 from rnnewton.text.errors import UserError
@@ -61,7 +62,6 @@ def resolve(settings: Settings, facts: Facts) -> Settings:
             chosen[name] = value
 
     choose("memory", max(facts.memory // 4, 1 << 28))
-    choose("threads", facts.cores)
     if given["steps"] is None and given["seconds"] is None:
         chosen["seconds"] = _seconds(facts)
     budget = given["seconds"] or chosen.get("seconds") or _seconds(facts)

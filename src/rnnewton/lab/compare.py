@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rnnewton.lab.configuration import changed, from_document
 from rnnewton.lab.presets import Printed, presets
 from rnnewton.lab.run_folder import RunFolder
-from rnnewton.lab.settings import Settings, changed, from_document
+from rnnewton.lab.settings import Settings
 from rnnewton.text.errors import UserError
 
 HEADINGS = (

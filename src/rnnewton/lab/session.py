@@ -20,10 +20,11 @@ import rnnewton
 from rnnewton.lab import presets
 from rnnewton.lab.building import build, device_of, parameters
 from rnnewton.lab.choices import Facts, in_one_line, machine, resolve
+from rnnewton.lab.configuration import changed, flag, flat, from_document, is_fixed, to_document
 from rnnewton.lab.learner import Task
 from rnnewton.lab.run_folder import RunFolder
 from rnnewton.lab.scoring import lanes
-from rnnewton.lab.settings import Settings, changed, flag, flat, from_document, is_fixed, to_document
+from rnnewton.lab.settings import Settings
 from rnnewton.lab.training import Observer, Trainer, begin, writing
 from rnnewton.recurrent.kernels import unavailable
 from rnnewton.text.blocks import counts
@@ -72,12 +73,11 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         done = run.read_done() if existed else None
         if done is not None and _nothing_left(done, settings, given):
             return Outcome(run, done, before=True)
-        _set_threads(settings, watcher.warn)
         corpus = _read(settings, watcher.say)
         settings = _same_text(run, settings, corpus)
         native = _prepare_kernels(settings, watcher)
         facts = Facts(len(corpus.training), len(corpus.alphabet), *machine(), native)
-        settings = resolve(settings, facts)
+        settings = _with_threads(resolve(settings, facts))
         watcher.say(in_one_line(settings, facts) + ".")
         task = _task(settings, corpus)
         validation = lanes(corpus.validation, task.device, SCORED)
@@ -88,6 +88,8 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         trainer = Trainer(run, task, validation, watcher)
         if not existed:
             stack.enter_context(run.locked())
+            if run.exists():
+                raise UserError(f"another process began a run in {run.path} just now; choose another --run.")
         with writing(run, None):
             run.write_config(to_document(settings))
             run.write_environment(environment(settings))
@@ -194,11 +196,16 @@ def _task(settings: Settings, corpus: Corpus) -> Task:
     return Task(model, corpus.training, settings, frequencies)
 
 
-def _set_threads(settings: Settings, warn: Callable[[str], None]) -> None:
-    """The one place that sets the process's threads: this process was started for this run."""
-    threads = settings.machine.threads
-    if threads is not None and threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
+def _with_threads(settings: Settings) -> Settings:
+    """The one place that sets the process's threads: this process was started for this run.
+
+    Their number is written down, as sums may round by it: a run that goes on takes the number it began with.
+    """
+    if settings.machine.threads is None:
+        return changed(settings, {"threads": torch.get_num_threads()})
+    if settings.machine.threads != torch.get_num_threads():
+        torch.set_num_threads(settings.machine.threads)
+    return settings
 
 
 def _prepare_kernels(settings: Settings, watcher: Watcher) -> bool:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from rnnewton.lab.building import device_of
+from rnnewton.lab.configuration import changed, from_document
 from rnnewton.lab.run_folder import RunFolder
-from rnnewton.lab.settings import Settings, changed, from_document
+from rnnewton.lab.settings import Settings
 from rnnewton.recurrent.model import RecurrentModel
 from rnnewton.recurrent.saving import SavedModelError, load
 from rnnewton.text.alphabet import Alphabet, Codes, Ids
