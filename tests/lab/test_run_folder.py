@@ -27,6 +27,7 @@ def test_newest_previous_and_best_are_kept(tmp_path: Path) -> None:
         save(run, step, best)
     # 4 still knows 2 as its best: if 5 turns out damaged, nothing that 4 hands over is missing.
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "index.json",
         "step-000002",
         "step-000004",
         "step-000005",
