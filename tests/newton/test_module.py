@@ -399,6 +399,15 @@ def test_layers_without_a_second_derivative_fall_back_to_forward_mode():
     assert problem.frame.forward_mode
 
 
+def test_layers_that_can_be_differentiated_neither_way_are_named():
+    module = nn.EmbeddingBag(4, 2)
+    linearization = ModuleProblem(module, nn.MSELoss()).linearize(
+        (torch.zeros(3, 2).long(), torch.ones(3, 2))
+    )
+    with pytest.raises(NotImplementedError, match=r"neither.*embedding_bag"):
+        linearization.gauss_newton(torch.ones(8))
+
+
 def test_subset_and_halves_cut_dimension_zero():
     module, loss = nn.Linear(2, 3).double(), nn.CrossEntropyLoss()
     problem = ModuleProblem(module, loss)

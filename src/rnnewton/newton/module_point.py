@@ -122,10 +122,19 @@ class ChunkPoint:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # some layer has no second derivative (NotImplementedError is one, too)
-                tangents = self._jvp_by_dual_numbers(directions)
+                tangents = self._jvp_instead(directions)
                 self.frame.forward_mode = True
                 return tangents
         return self._jvp_by_dual_numbers(directions)
+
+    def _jvp_instead(self, directions: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        try:
+            return self._jvp_by_dual_numbers(directions)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"a layer of the module has neither a second derivative nor a forward mode: torch cannot "
+                f"multiply by its curvature; replace that layer ({str(error).splitlines()[0]})"
+            ) from error
 
     def _jvp_by_transposing(self, directions: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         if self._transposed is None:
