@@ -1,9 +1,9 @@
 """What the commands share: settings as flags, the layers of settings, and how results are shown.
 
-Flags are made from the dataclasses of lab/settings.py by plain argparse. tyro was tried for it: it builds
-one complete object from flags and defaults, and here a flag must be known as *given or not*, because flag
-beats TOML beats preset beats default, and a run that goes on compares only what was given. argparse needs
-no more lines for that, and one dependency fewer.
+Flags are made from the dataclasses of lab/settings.py by plain argparse. tyro was weighed: it builds one
+complete object from flags and defaults, and here a flag must be known as *given or not*, because flag beats
+TOML beats preset beats default, and a run that goes on compares only what was given. argparse needs no more
+lines for that.
 """
 
 import argparse

@@ -22,6 +22,7 @@ from rnnewton.text.errors import UserError
 # A core's useful arithmetic in the passes, in operations per second, deliberately low: native kernels and
 # eager torch.
 NATIVE_CORE, EAGER_CORE = 8e10, 2e10
+ACCELERATOR = 5e12
 WIDTHS = (32, 48, 64, 96, 128, 170, 256, 384, 512, 768, 1024)
 TEXT_PER_WEIGHT = 5  # characters of text for each weight …
 READ_PER_WEIGHT = 120  # … and characters that the budget can read for each
@@ -39,6 +40,7 @@ class Facts:
     cores: int
     memory: int  # bytes of the machine
     native: bool = True  # whether the native kernels can be had
+    accelerator: bool = False  # whether another device than the processor computes
 
 
 def machine() -> tuple[int, int]:
@@ -126,6 +128,7 @@ def _seconds(facts: Facts) -> float:
 def _width(settings: Settings, facts: Facts, seconds: float) -> int:
     """The widest layer that the text can teach and that the budget can train."""
     rate = facts.cores * (NATIVE_CORE if facts.native else EAGER_CORE)
+    rate = ACCELERATOR if facts.accelerator else rate
     chosen = WIDTHS[0]
     for width in WIDTHS:
         wider = changed(settings, {"hidden": (width,)})

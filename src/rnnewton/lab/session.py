@@ -76,7 +76,8 @@ def train(run: RunFolder, given: Mapping[str, Any], watcher: Watcher) -> Outcome
         corpus = _read(settings, watcher.say)
         settings = _same_text(run, settings, corpus)
         native = _prepare_kernels(settings, watcher)
-        facts = Facts(len(corpus.training), len(corpus.alphabet), *machine(), native)
+        accelerator = settings.machine.device != "cpu"
+        facts = Facts(len(corpus.training), len(corpus.alphabet), *machine(), native, accelerator)
         settings = _with_threads(resolve(settings, facts))
         watcher.say(in_one_line(settings, facts) + ".")
         task = _task(settings, corpus)
