@@ -79,9 +79,8 @@ class Trainer:
         self.tally = Tally()
         self._validation = validation
         self._stop = threading.Event()
-        self._hurried = (
-            False  # a second Ctrl-C: what is in memory may be half done, what is on the disk is not
-        )
+        # A second Ctrl-C: what is in memory may be half done, what is on the disk is not.
+        self._hurried = False
         self.learner: Learner = learner_of(task, self._ticked)
         self._problem = task.problem()
         self._saved: int | None = None
