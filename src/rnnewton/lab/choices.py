@@ -181,7 +181,8 @@ def in_one_line(settings: Settings, facts: Facts) -> str:
         first, last = sequences.gradient_batch or "all", sequences.final_gradient_batch
         growing = "" if last in (None, first) else f" growing to {_amount(last)}"
         parts.append(
-            f"Hessian-free on {_amount(first)}{growing}, curvature on {_amount(sequences.curvature_batch)}"
+            f"Hessian-free on {_amount(first)}{growing}, curvature on"
+            f" {_amount(sequences.curvature_batch, 'all of them')}"
         )
         parts.append(f"{optimizer.damping} damping, {optimizer.cg_iterations} iterations")
     else:
@@ -196,7 +197,7 @@ def in_one_line(settings: Settings, facts: Facts) -> str:
     return "; ".join([*parts, f"until {' or '.join(ends)}"])
 
 
-def _amount(amount: str | None) -> str:
+def _amount(amount: str | None, everything: str = "the whole text") -> str:
     if amount is None or amount == "all":
-        return "the whole text"
+        return everything
     return f"{int(amount):,} characters" if amount.isdecimal() else amount
