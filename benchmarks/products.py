@@ -4,10 +4,10 @@
     python benchmarks/products.py --json > a.json
 
 Every way works on the same symbols, those of one network on the same weights, with a fresh vector each time.
-The ways take turns, round by round, beside a raw matrix product, so that a slow minute is everybody's; medians
-count.
-Useful operations of a pass: 2·T·B·(k·h² + h·V), k the h × h products of a step; forward 1 pass, gradient 3,
-product 4. BackPACK and curvlinops are timed where they are installed.
+The ways take turns, round by round, beside a raw matrix product, so that a slow minute is everybody's.
+Medians count.
+Useful operations of a pass: 2·T·B·(k·h² + h·V), k the h × h products of a step; forward 1 pass, gradient
+3, product 4. BackPACK and curvlinops are timed where they are installed.
 
 Legend: T steps, B sequences, h units, V symbols, P weights.
 """
@@ -371,9 +371,9 @@ def report(setting: Setting, ways: list[Way], absent: list[str]) -> dict[str, An
 def show(setting: Setting, ways: list[Way], absent: list[str]) -> None:
     whole = report(setting, ways, absent)
     print(
-        f"{setting.cell}-{setting.hidden}, {setting.symbols} symbols, T {setting.steps}, B {setting.sequences};"
-        f" torch {whole['torch']}, {whole['threads']} threads; median of {setting.rounds} rounds,"
-        f" {setting.clock} time"
+        f"{setting.cell}-{setting.hidden}, {setting.symbols} symbols, T {setting.steps},"
+        f" B {setting.sequences}; torch {whole['torch']}, {whole['threads']} threads; median of"
+        f" {setting.rounds} rounds, {setting.clock} time"
     )
     print(f"{'what':<12} {'way':<48} {'ms':>9} {'characters/s':>13} {'GFLOP/s':>8} {'of mm':>6}")
     for row in whole["ways"]:

@@ -215,13 +215,13 @@ def _tape(net: Network, tensors: list[Tensor], steps: int) -> Tape:
 @lru_cache(maxsize=64)
 def _pattern(architecture: Architecture) -> tuple[Any, Any]:
     """Which fields of what it keeps, and of its drive, a cell fills: learnt from one step of nothing."""
-    net = network_of(
-        architecture, torch.empty(layout_of(architecture).size, device="meta"), Arithmetic(torch.float32)
-    )
-    inputs = torch.empty(1, 1, architecture.source_size(0), device="meta")
+    flat = torch.empty(layout_of(architecture).size, device="meta")
+    net = network_of(architecture, flat, Arithmetic(flat.dtype))
+    symbols = flat.new_empty(1, 1, dtype=torch.int64)
+    inputs = symbols if architecture.categorical else flat.new_empty(1, 1, architecture.input_size)
     weights = net.weights.layers[0]
     drive = external_drive(weights, inputs, None, FRESH)
-    before = zero_state(architecture, net.cell, 1, inputs)[0]
+    before = zero_state(architecture, net.cell, 1, flat)[0]
     after, activations = net.cell.forward(weights.step, row(drive, 0), before)
     kept = net.cell.slopes(before, after, activations)
     return tuple(type(fields)(*(x is not None for x in fields)) for fields in (kept, drive))  # type: ignore[return-value]  # there are two
