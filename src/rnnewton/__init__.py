@@ -1,4 +1,4 @@
-"""Recurrent networks trained with curvature. The public face, loaded lazily: importing this module imports no torch."""
+"""Recurrent networks trained with curvature. The public face, loaded lazily: this module imports no torch."""
 
 from importlib import import_module
 from typing import Any

@@ -98,8 +98,8 @@ class RecurrentModel(nn.Module):
     def learn(
         self, inputs: Tensor, targets: Tensor, state: list[State] | None
     ) -> tuple[Tensor, list[State], list[Tensor]] | None:
-        """Outputs, last states, and the gradient of the summed loss for each parameter, by the native kernels;
-        None where they cannot be had."""
+        """Outputs, last states, and the gradient of the summed loss for each parameter, by the native
+        kernels; None where they cannot be had."""
         learnt = learn_block(self.architecture, self._flat().detach(), (inputs, targets), state)
         if learnt is None:
             return None
