@@ -17,6 +17,7 @@ from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
 from rnnewton.recurrent.chunk import FORMS, TAPS, EagerChunk, Structural
 from rnnewton.recurrent.kernels import NativeChunk, Way, open_chunk
+from rnnewton.recurrent.kernels.traffic import flows as native_flows
 from rnnewton.recurrent.losses import LOSSES
 from rnnewton.recurrent.matrices import Arithmetic
 from rnnewton.recurrent.memory import Memory, Plan, Tile, plan_of
@@ -134,9 +135,16 @@ class RecurrentLinearization:
         outputs, or the true ones without a generator."""
         self._check_unchanged()
         names = self._block_names()
-        for chunk in self._chunks():
-            with torch.no_grad(), self._arithmetic.active(self._flat.device):
-                yield [_traffic(names[flow.block.start], flow) for flow in chunk.flows(generator)]
+        for index, native in enumerate(self._native):
+            if native is not None and native.stored:
+                with torch.no_grad():
+                    yield [
+                        _traffic(names[flow.block.start], flow) for flow in native_flows(native, generator)
+                    ]
+                continue
+            for _, chunk in self._tiles[index]:
+                with torch.no_grad(), self._arithmetic.active(self._flat.device):
+                    yield [_traffic(names[flow.block.start], flow) for flow in chunk.flows(generator)]
 
     @property
     def last_states(self) -> list[list[State]]:

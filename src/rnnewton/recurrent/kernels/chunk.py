@@ -16,7 +16,15 @@ from rnnewton.recurrent.architecture import Architecture, Real
 from rnnewton.recurrent.blocks import Block
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
-from rnnewton.recurrent.kernels.interface import CELLS, FORMS, PRECISIONS, TAPS, CArchitecture, CBatch
+from rnnewton.recurrent.kernels.interface import (
+    CELLS,
+    FORMS,
+    PRECISIONS,
+    TAPS,
+    CArchitecture,
+    CBatch,
+    CTraffic,
+)
 from rnnewton.recurrent.layout import has_bias
 
 
@@ -103,6 +111,44 @@ class NativeChunk:
             self._library.rn_product(self._handle, _address(v), target, float(mu), FORMS[form], TAPS[tap])
         )
 
+    def predictions(self) -> Tensor:
+        """Probabilities (softmax) or outputs (squared), (T, B, O), where activations are stored; anything at
+        steps of which nothing is scored."""
+        if not self.stored:
+            raise RuntimeError("predictions are kept only with stored activations")
+        p = self._flat.new_empty(*self.block.inputs.shape[:2], self.architecture.output_size)
+        self._library.rn_predictions(self._handle, _address(p))
+        return p
+
+    def deltas(self, outputs: Tensor) -> list["LayerTraffic"]:
+        """Back-propagates cotangents of the outputs (T, B, O): what arrives at each weight, by position."""
+        steps, sequences = self.block.inputs.shape[:2]
+        cell = make_cell(self.architecture)
+
+        def room(length: int, width: int) -> Tensor:
+            return self._flat.new_empty(length, sequences, width)
+
+        layers = [
+            LayerTraffic(
+                gates=room(steps, len(cell.gates) * width),
+                out=room(steps + 1, width),
+                xi=room(steps, width) if cell.factored else None,
+                chi=room(steps, width) if cell.factored else None,
+                m=room(steps, width) if cell.factored else None,
+            )
+            for width in self.architecture.hidden
+        ]
+
+        def column(field: str) -> Any:
+            tensors = [getattr(layer, field) for layer in layers]
+            return None if tensors[0] is None else addresses(tensors)
+
+        outputs = outputs.contiguous()
+        fields = {name: column(name) for name in ("gates", "xi", "chi", "m", "out")}
+        task = CTraffic(outputs=outputs.data_ptr(), **fields)
+        self._check(self._library.rn_traffic(self._handle, byref(task)))
+        return layers
+
     @property
     def stored_bytes(self) -> int:
         """What storing the activations takes."""
@@ -133,6 +179,16 @@ class NativeChunk:
                 "there is no memory for this block's activations or workspace; "
                 "give fewer sequences at a time, or memory='recomputed'"
             )
+
+
+class LayerTraffic(NamedTuple):
+    """Of one layer, at every position."""
+
+    gates: Tensor  # (T, B, G h) cotangents of what enters the gates
+    out: Tensor  # (T + 1, B, h) H_out, the state before the first step in front
+    xi: Tensor | None  # (T, B, h) cotangents of W_mh H(t-1), factored cells
+    chi: Tensor | None  # (T, B, h) cotangents of W_mi I(t)
+    m: Tensor | None  # (T, B, h) M(t)
 
 
 class _Batch:

@@ -44,6 +44,17 @@ class CBatch(Structure):
     ]
 
 
+class CTraffic(Structure):
+    _fields_: ClassVar = [
+        ("outputs", c_void_p),
+        ("gates", POINTER(c_void_p)),
+        ("xi", POINTER(c_void_p)),
+        ("chi", POINTER(c_void_p)),
+        ("m", POINTER(c_void_p)),
+        ("out", POINTER(c_void_p)),
+    ]
+
+
 class COnlineTask(Structure):
     _fields_: ClassVar = [
         ("hidden", c_int32),
@@ -80,6 +91,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "rn_forward": ([c_void_p, POINTER(c_double), c_void_p, pointers, pointers], c_int),
         "rn_gradient": ([c_void_p, c_void_p, POINTER(c_double)], c_int),
         "rn_product": ([c_void_p, c_void_p, c_void_p, c_float, c_int, c_int], c_int),
+        "rn_traffic": ([c_void_p, POINTER(CTraffic)], c_int),
+        "rn_predictions": ([c_void_p, c_void_p], None),
         "rn_stream_open": ([POINTER(CArchitecture), c_void_p], c_void_p),
         "rn_stream_close": ([c_void_p], None),
         "rn_stream_read": ([c_void_p, c_void_p, c_int, c_void_p], c_int),

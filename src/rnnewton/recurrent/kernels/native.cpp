@@ -38,6 +38,8 @@ struct Chunk {
     virtual double forward(float* logits, float* const* out, float* const* state) = 0;
     virtual double gradient(float* into) = 0;
     virtual void product(const float* v, float* into, const Structural& structural) = 0;
+    virtual void traffic(const Traffic& traffic) = 0;
+    virtual void predictions(float* to) = 0;
     virtual void keep() = 0;
     virtual size_t stored_bytes() const = 0;
     virtual size_t workspace_bytes(bool keeping) const = 0;
@@ -143,6 +145,9 @@ struct ChunkOf final : Chunk {
                 walk.adjoint();
             }
         });
+        double loss = 0;
+        for (double x : losses) loss += x;
+        if (!into) return loss;
         const int pieces = 64;
         parallel(pieces, threads, [&](int piece) {
             const size_t from = image / 16 * piece / pieces * 16, to = piece + 1 == pieces ? image : image / 16 * (piece + 1) / pieces * 16;
@@ -150,8 +155,6 @@ struct ChunkOf final : Chunk {
                 for (size_t i = from; i < to; i += W) store(sums + i, load(sums + i) + load(sums + s * image + i));
         });
         parallel((int)plan.layers.size(), threads, [&](int l) { add_image(plan, sums, into, l); });
-        double loss = 0;
-        for (double x : losses) loss += x;
         return loss;
     }
 
@@ -163,6 +166,21 @@ struct ChunkOf final : Chunk {
         Packed<Kind> direction;
         Memory memory = pack(direction, v, false);
         backward(into, &direction, structural, [](Tile<Cell, Kind>& walk) { walk.tangent(); });
+    }
+
+    void traffic(const Traffic& traffic) override {
+        backward(nullptr, nullptr, {}, [&](Tile<Cell, Kind>& walk) {
+            walk.traffic = &traffic;
+            walk.given_deltas(traffic.outputs);
+        });
+    }
+
+    void predictions(float* to) override {
+        for (size_t i = 0; i < kept.size(); ++i) {
+            auto walk = tile(tiles[i], nullptr);
+            lay_kept(tiles[i], kept[i].data(), &walk.kept, true);
+            walk.predictions(to);
+        }
     }
 
     void keep() override { stored = true; }
@@ -269,6 +287,11 @@ RN_API int rn_learn_online(const rn::OnlineTask* task, double* loss) {
 
 // From now on activations are stored; to be called before the forward pass.
 RN_API void rn_keep(void* chunk) { ((rn::Chunk*)chunk)->keep(); }
+RN_API int rn_traffic(void* chunk, const rn::Traffic* traffic) {
+    return guarded([&] { ((rn::Chunk*)chunk)->traffic(*traffic); });
+}
+// Probabilities (softmax) or outputs (squared) of a chunk that stores its activations, (T, B, O).
+RN_API void rn_predictions(void* chunk, float* to) { ((rn::Chunk*)chunk)->predictions(to); }
 RN_API int64_t rn_parameters(const rn::Architecture* a) { return rn::Plan(*a).size; }
 RN_API int64_t rn_stored_bytes(void* chunk) { return (int64_t)((rn::Chunk*)chunk)->stored_bytes(); }
 RN_API int64_t rn_workspace_bytes(void* chunk, int keeping) {

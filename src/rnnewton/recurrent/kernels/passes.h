@@ -29,6 +29,13 @@ struct Batch {
     const float* const* state;
 };
 
+// What flows through the weights, for whoever wants it position by position; mirrored in interface.py. One pointer per
+// layer, all float32: gates (T, B, G h), xi, chi, m (T, B, h), where the cell is factored, out (T + 1, B, h).
+struct Traffic {
+    const float* outputs;  // (T, B, O): the cotangents to begin with
+    float *const *gates, *const *xi, *const *chi, *const *m, *const *out;
+};
+
 // (slots, rows, row): element (t, r, u) of one quantity.
 template <class E>
 struct Field {
@@ -110,7 +117,7 @@ struct Work {
                 y.tangent_m.take(arena, 1, rows, p.h);
                 y.delta_xi.take(arena, chunk + 1, rows, p.h);
                 if (!p.table) y.tangent_chi.take(arena, 1, rows, p.h);
-                if (!p.table) y.delta_chi.take(arena, chunk + 1, rows, p.h);
+                y.delta_chi.take(arena, chunk + 1, rows, p.h);
             }
         }
         logits.take(arena, 1, rows, plan.a.outputs);
@@ -142,6 +149,7 @@ struct Tile {
     Work<Kind> work;
     float* image = nullptr;         // where weight gradients are summed
     Structural structural;
+    const Traffic* traffic = nullptr;  // where given, deltas are written there and no weight gradient is taken
     const Architecture& a;
     int T, outputs_p;
 
@@ -467,6 +475,27 @@ struct Tile {
             }
     }
 
+    // Cotangents of the outputs as given, (T, B, O).
+    void given_deltas(const float* outputs) {
+        float* row = work.logits.at(0, 0);
+        for (int i = 0; i < outputs_p; i += W) store(row + i, Vec{});
+        for (int t = 0; t < T; ++t)
+            for (int r = 0; r < rows; ++r) {
+                const size_t at = (size_t)t * batch.sequences + first + r;
+                if (r < valid) std::memcpy(row, outputs + at * a.outputs, a.outputs * sizeof(float));
+                else std::memset(row, 0, a.outputs * sizeof(float));
+                for (int i = 0; i < outputs_p; i += W) store(work.delta_output.at(t, r) + i, load(row + i));
+            }
+    }
+
+    // Probabilities, or outputs, of every step into (T, B, O).
+    void predictions(float* to) const {
+        for (int t = 0; t < T; ++t)
+            for (int r = 0; r < valid; ++r)
+                std::memcpy(to + ((size_t)t * batch.sequences + first + r) * a.outputs, kept.output.at(t, r),
+                            a.outputs * sizeof(float));
+    }
+
     // ---- adjoint ----
     void adjoint_layer(int l, int t, int slot) {
         const LayerPlan& p = plan.layers[l];
@@ -517,9 +546,8 @@ struct Tile {
             if (p.table) {
                 float* sums_of_symbol = image + p.g_mi + symbol(t, r) * p.hp + u;
                 store(sums_of_symbol, load(sums_of_symbol) + delta_chi);
-            } else {
-                store(y.delta_chi.at(slot, r) + u, delta_chi);
             }
+            if (!p.table || traffic) store(y.delta_chi.at(slot, r) + u, delta_chi);
         });
     }
 
@@ -593,13 +621,40 @@ struct Tile {
             for (auto& y : work.layers) carry_over(y, n, end == T);
             for (int t = end - 1; t >= t0; --t)
                 for (int l = a.depth - 1; l >= 0; --l) adjoint_layer(l, t, t - t0);
-            weight_gradients(t0, n);
+            if (traffic) hand_over(t0, n);
+            else weight_gradients(t0, n);
             end = t0;
         }
     }
 
    private:
     std::vector<Segment> terms_;
+
+    // Row r of `from`, at step t, into a tensor (·, B, width) at columns `column` …
+    void copy_row(const E* from, float* to, int t, int r, int width, int column, int h) const {
+        float* place = to + ((size_t)t * batch.sequences + first + r) * width + column;
+        for (int u = 0; u < h; u += W) {
+            const Vec value = load(from + u);
+            std::memcpy(place + u, &value, std::min(W, h - u) * sizeof(float));
+        }
+    }
+    void hand_over(int t0, int n) const {
+        for (int l = 0; l < a.depth; ++l) {
+            const int h = plan.layers[l].h;
+            auto& k = kept.layers[l];
+            auto& y = work.layers[l];
+            for (int t = t0; t < t0 + n; ++t)
+                for (int r = 0; r < valid; ++r) {
+                    for (int g = 0; g < G; ++g) copy_row(y.delta[g].at(t - t0, r), traffic->gates[l], t, r, G * h, g * h, h);
+                    copy_row(k.out.at(t + 1, r), traffic->out[l], t + 1, r, h, 0, h);
+                    if (t == 0) copy_row(k.out.at(0, r), traffic->out[l], 0, r, h, 0, h);
+                    if (!plan.factored) continue;
+                    copy_row(y.delta_xi.at(t - t0, r), traffic->xi[l], t, r, h, 0, h);
+                    copy_row(y.delta_chi.at(t - t0, r), traffic->chi[l], t, r, h, 0, h);
+                    copy_row(k.m.at(t, r), traffic->m[l], t, r, h, 0, h);
+                }
+        }
+    }
 
     // The deltas of the step after a chunk: slot 0 of the chunk before it moves to slot n (zeros at the end of time).
     void carry_over(typename Work<Kind>::Layer& y, int n, bool last) {
