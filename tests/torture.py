@@ -132,11 +132,13 @@ def torture(
             process.kill()
             finish(process)
         killed += process.returncode == -9
+        print(f"\r{killed} kills", end="", file=sys.stderr, flush=True)
         if (
             folder / "killed" / "done.json"
         ).exists() and killed < kills:  # it got through: the next one begins anew
             _check(folder, killed)
             _clear(folder / "killed")
+    print(file=sys.stderr)
     finish(start(words))
     same_weights, same_metrics = _compared(folder)
     count = len(metrics(folder / "killed"))
