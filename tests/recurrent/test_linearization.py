@@ -131,3 +131,25 @@ def test_no_symbol_is_ever_a_product() -> None:
         lin.gradient()
         lin.gauss_newton(torch.randn(model.layout.size), 0.1)
         model(inputs)[0].sum().backward()
+
+
+def test_cotangents_of_another_shape_are_refused() -> None:
+    """They would be broadcast, cut or left out without a word."""
+    x = instance(Case("lstm", (3, 2), "softmax", steps=4, sequences=3))
+    lin = x.linearize()
+    outputs, states = lin.jvp(torch.randn_like(x.flat))
+    cut = [state._replace(out=state.out[..., :1]) for state in states]
+    wrong = [
+        (outputs[:-1], None, "outputs has shape"),
+        (torch.cat([outputs, outputs], 1), None, "outputs has shape"),
+        (None, states[:1], "of 1 layers"),
+        (None, cut, "layer 0's out has shape"),
+    ]
+    for given, taps, sentence in wrong:
+        with pytest.raises(ValueError, match=sentence):
+            lin.vjp(given, taps)
+    with pytest.raises(TypeError, match="tuple was given"):
+        lin.vjp(None, [tuple(state) for state in states])
+    only = [None, states[1]._replace(cell=None)]
+    zeros = [states[0]._replace(out=0 * states[0].out, cell=0 * states[0].cell)]
+    assert far(lin.vjp(None, only), lin.vjp(0 * outputs, [*zeros, only[1]])) < 1e-12

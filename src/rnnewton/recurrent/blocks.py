@@ -119,6 +119,36 @@ def checked_state(
     return states
 
 
+def check_cotangents(
+    architecture: Architecture, block: Block, outputs: Any, states: Any, gated: bool
+) -> None:
+    """Those of a vjp. Of another shape they would be broadcast, cut or left out without a word."""
+    where = tuple(block.inputs.shape[:2])
+    if outputs is not None:
+        _shaped("outputs", outputs, (*where, architecture.output_size), block)
+    if states is None:
+        return
+    if len(states) != architecture.depth:
+        raise ValueError(f"cotangents of {len(states)} layers were given, the model has {architecture.depth}")
+    kind = HiddenCell if gated else Hidden
+    for layer, (width, given) in enumerate(zip(architecture.hidden, states)):
+        if given is not None and not isinstance(given, kind):
+            raise TypeError(
+                f"the cotangents of layer {layer}'s states are {kind.__name__} {kind._fields}, as jvp gives "
+                f"them, or None; {type(given).__name__} was given"
+            )
+        for field, part in zip(kind._fields, given or ()):
+            _shaped(f"layer {layer}'s {field}", part, (*where, width), block)
+
+
+def _shaped(what: str, x: Tensor | None, shape: tuple[int, ...], block: Block) -> None:
+    if x is not None and (x.shape != shape or x.device != block.inputs.device):
+        raise ValueError(
+            f"the cotangent of {what} has shape {shape} on {block.inputs.device}; {tuple(x.shape)} on "
+            f"{x.device} was given"
+        )
+
+
 def _signal(what: str, value: Any, kind: Any, like: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{what} must be a tensor, time first; {type(value).__name__} was given")

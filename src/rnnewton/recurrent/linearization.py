@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from rnnewton.newton.problem import WeightTraffic
 from rnnewton.recurrent.architecture import Architecture
-from rnnewton.recurrent.blocks import Block
+from rnnewton.recurrent.blocks import Block, check_cotangents
 from rnnewton.recurrent.cells import make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell, State
 from rnnewton.recurrent.chunk import FORMS, TAPS, EagerChunk, Structural
@@ -111,10 +111,17 @@ class RecurrentLinearization:
     def vjp(self, outputs: Any = None, states: Any = None) -> Tensor:
         """Jᵀ of cotangents of the outputs (T, B, O) and of the states (what `jvp` returns; a field may be
         None); lists of them for a list of chunks. Not divided by n."""
-        each_outputs = outputs if self._listed and outputs is not None else [outputs] * len(self._tiles)
-        each_states = states if self._listed and states is not None else [states] * len(self._tiles)
+        each_outputs = outputs if self._listed and outputs is not None else [outputs] * len(self._blocks)
+        each_states = states if self._listed and states is not None else [states] * len(self._blocks)
+        if len(each_outputs) != len(self._blocks) or len(each_states) != len(self._blocks):
+            raise ValueError(
+                f"a list of {len(self._blocks)} chunks takes as many cotangents: {len(each_outputs)} of "
+                f"outputs and {len(each_states)} of states were given"
+            )
+        for block, d_z, d_states in zip(self._blocks, each_outputs, each_states):
+            check_cotangents(self.architecture, block, d_z, d_states, self.net.cell.gated)
         with self._passes() as into:
-            for tiles, d_z, d_states in zip(self._tiles, each_outputs, each_states, strict=True):
+            for tiles, d_z, d_states in zip(self._tiles, each_outputs, each_states):
                 for tile, chunk in tiles:
                     chunk.vjp(self._columns(d_z, tile), self._tapped(d_states, tile), into)
         return self._own(into)
