@@ -10,7 +10,15 @@ import torch
 
 import rnnewton as rn
 from rnnewton.lab import evaluation
-from rnnewton.lab.evaluation import Reader, blocks_of, evaluate, refuse_unknown, stretches, unknown_line
+from rnnewton.lab.evaluation import (
+    Reader,
+    Total,
+    blocks_of,
+    evaluate,
+    refuse_unknown,
+    stretches,
+    unknown_line,
+)
 from rnnewton.lab.surprise import as_ansi, as_html, as_json
 from rnnewton.text.alphabet import Alphabet
 from rnnewton.text.errors import UserError
@@ -99,6 +107,16 @@ def test_unknown_symbols_without_an_unknown_symbol() -> None:
     )
     assert "1/3" in str(unknown_line(found, alphabet))
     assert unknown_line(known, alphabet) is None
+
+
+def test_unknown_symbols_are_named_once_each() -> None:
+    alphabet = Alphabet.of("abc")
+    total = Total()
+    for stretch in stretches(Reader(model_for(alphabet)), alphabet, blocks_of("abxzcxx", alphabet)):
+        total.add(stretch)
+    line = str(unknown_line(total.evaluation(0.0, False), alphabet, total.strangers))
+    assert "4 symbols" in line and line.count("'x'") == line.count("'z'") == 1 and "others" not in line
+    assert "and 12 others" in str(unknown_line(total.evaluation(0.0, False), alphabet, range(200, 220)))
 
 
 def test_unknown_symbols_with_an_unknown_symbol_cost_its_own_bits_more() -> None:

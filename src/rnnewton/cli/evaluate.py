@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.json and args.surprise == "-":
         raise UserError("--json and --surprise - both want standard output: give --surprise a file")
-    from rnnewton.lab.evaluation import alphabet_of, refuse_unknown, unknown_line
+    from rnnewton.lab.evaluation import alphabet_of, refuse_unknown
     from rnnewton.lab.trained import trained_model
 
     model = trained_model(args.run, args.checkpoint, args.device)
@@ -79,9 +79,6 @@ def run(args: argparse.Namespace) -> int:
     if args.strict:
         refuse_unknown(_blocks(args, alphabet), alphabet)
     result = _score(args, model, alphabet)
-    line = unknown_line(result, alphabet)
-    if line is not None:
-        say(line)
     merged = [alphabet.show(merge.code) for merge in alphabet.merges]
     if merged:
         say(
@@ -112,7 +109,7 @@ def _read(
 ) -> "Evaluation":
     from time import perf_counter
 
-    from rnnewton.lab.evaluation import Reader, Total, stretches
+    from rnnewton.lab.evaluation import Reader, Total, stretches, unknown_line
 
     began, total = perf_counter(), Total()
     scored = stretches(Reader(model, learner), alphabet, _blocks(args, alphabet))
@@ -121,7 +118,11 @@ def _read(
             total.add(stretch)
     else:
         _write_surprise(args, _added(scored, total), alphabet)
-    return total.evaluation(perf_counter() - began, args.dynamic)
+    result = total.evaluation(perf_counter() - began, args.dynamic)
+    line = unknown_line(result, alphabet, total.strangers)
+    if line is not None:
+        say(line)
+    return result
 
 
 def _added(scored: "Iterable[Stretch]", total: Any) -> "Iterator[Stretch]":

@@ -28,6 +28,7 @@ from rnnewton.text.alphabet import Alphabet, Codes
 from rnnewton.text.errors import UserError
 
 BLOCK = 1024  # T
+_NAMED = 8  # unknown symbols that a line names, at most
 Bits = NDArray[np.float64]
 
 
@@ -134,6 +135,7 @@ class Total:
 
     def __init__(self) -> None:
         self.bits, self.symbols, self.bytes, self.unknown = 0.0, 0, 0, 0
+        self.strangers: set[int] = set()  # the codes that the model does not know
 
     def add(self, stretch: Stretch) -> None:
         """Adds a stretch; the first symbol of the first one is given, not scored."""
@@ -142,6 +144,7 @@ class Total:
         self.bits += float(stretch.bits[first:].sum())
         self.bytes += int(stretch.bytes[first:].sum())
         self.unknown += int(stretch.unknown.sum())
+        self.strangers.update(np.unique(stretch.codes[stretch.unknown]).tolist())
 
     def evaluation(self, seconds: float, dynamic: bool) -> Evaluation:
         """The score; fewer than two symbols have none."""
@@ -207,14 +210,16 @@ def refuse_unknown(text: Iterable[Codes], alphabet: Alphabet) -> None:
         position += len(codes)
 
 
-def unknown_line(evaluation: Evaluation, alphabet: Alphabet) -> str | None:
-    """Says how the unknown symbols were coded, if there were any."""
+def unknown_line(evaluation: Evaluation, alphabet: Alphabet, strangers: Iterable[int] = ()) -> str | None:
+    """Says which symbols were unknown and how they were coded, if there were any."""
     if not evaluation.unknown:
         return None
     own = f"1/{len(alphabet)}" if alphabet.unknown is None else "the unknown symbol's own cost"
     share = 100 * evaluation.unknown / (evaluation.characters + 1)
+    shown = [alphabet.show(code) for code in sorted(strangers)]
+    rest = [f"and {len(shown) - _NAMED:,} others"] if len(shown) > _NAMED else []
+    names = f" ({', '.join(shown[:_NAMED] + rest)})" if shown else ""
     return (
-        f"{evaluation.unknown:,} symbols ({share:.3g} %) are unknown to the model: each is coded at 8 bits"
-        " a byte on"
-        f" top of {own}"
+        f"{evaluation.unknown:,} symbols ({share:.3g} %) are unknown to the model{names}: each is coded at"
+        f" 8 bits a byte on top of {own}"
     )
