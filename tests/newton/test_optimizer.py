@@ -352,3 +352,30 @@ def test_defaults_follow_the_module_and_the_damping():
     assert isinstance(given.preconditioner, Identity)
     assert given.settings.cg.iterations == 100
     assert math.isclose(given.settings.cg.tolerance, 5e-4)
+
+
+def test_frozen_weights_of_a_recurrent_model_stay_whatever_preconditions() -> None:
+    """One Kronecker block holds the rows of a cell's input and of its gates: a solve mixes them."""
+    net = model("lstm")
+    frozen = net.get_parameter("layers.0.W_hi").requires_grad_(False)
+    before, moving = frozen.clone(), net.get_parameter("layers.0.W_input_i").clone()
+    optimizer = rn.HessianFree(net)
+    assert [optimizer.step(batch()).accepted for _ in range(2)] == [True, True]
+    assert torch.equal(frozen, before)
+    assert not torch.equal(net.get_parameter("layers.0.W_input_i"), moving)
+
+
+def test_the_default_dtype_of_others_changes_nothing() -> None:
+    """Targets drawn for the preconditioner come from the generator alone."""
+    ends, given = [], batch()
+    for dtype in (torch.float32, torch.float64):
+        net = model("lstm").float()
+        optimizer = rn.HessianFree(net)
+        kept = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            optimizer.step(given)
+        finally:
+            torch.set_default_dtype(kept)
+        ends.append(optimizer.problem.read())
+    assert torch.equal(*ends)

@@ -30,6 +30,8 @@ class Quadratic:
         self.products = 0
         self._linearization = linearization
         self._preconditioner = preconditioner
+        # 1 where weights move, 0 where they are frozen; None where all move. A Kronecker block may hold both.
+        self._free: Tensor | None = getattr(linearization, "free", None)
 
     def multiply(self, v: Tensor) -> Tensor:
         """Av."""
@@ -38,12 +40,17 @@ class Quadratic:
         product = self._linearization.gauss_newton(
             v, structural=terms.structural, tikhonov=terms.tikhonov, form=terms.form, tap=terms.tap
         )
-        return product + terms.metric * self._preconditioner.metric(v) if terms.metric else product
+        if not terms.metric:
+            return product
+        return product + terms.metric * self._moving(self._preconditioner.metric(v))
 
     def solve(self, residual: Tensor) -> Tensor:
         """The preconditioned residual: M with the damping of this quadratic, inverted."""
-        return self._preconditioner.solve(residual, self.terms.tikhonov, self.terms.metric)
+        return self._moving(self._preconditioner.solve(residual, self.terms.tikhonov, self.terms.metric))
 
     def value(self, x: Tensor) -> float:
         """q(x), for one product."""
         return float(0.5 * dot(x, self.multiply(x)) + dot(self.slope, x))
+
+    def _moving(self, v: Tensor) -> Tensor:
+        return v if self._free is None else v * self._free

@@ -191,7 +191,7 @@ class _Frozen:
 
     def __init__(self, inner: Linearization, free: Tensor) -> None:
         self._inner = inner
-        self._free = free
+        self.free = free
 
     @property
     def loss(self) -> Tensor:
@@ -202,13 +202,13 @@ class _Frozen:
         return self._inner.count
 
     def gradient(self) -> Tensor:
-        return self._inner.gradient() * self._free
+        return self._inner.gradient() * self.free
 
     def jvp(self, v: Tensor) -> Any:
-        return self._inner.jvp(v * self._free)
+        return self._inner.jvp(v * self.free)
 
     def vjp(self, outputs: Any, states: Any = None) -> Tensor:
-        return self._inner.vjp(outputs, states) * self._free
+        return self._inner.vjp(outputs, states) * self.free
 
     def gauss_newton(
         self,
@@ -218,7 +218,7 @@ class _Frozen:
         form: str = "matching",
         tap: str = "output",
     ) -> Tensor:
-        return self._inner.gauss_newton(v * self._free, structural, tikhonov, form, tap) * self._free
+        return self._inner.gauss_newton(v * self.free, structural, tikhonov, form, tap) * self.free
 
     def traffic(self, generator: torch.Generator | None = None) -> Iterator[list[WeightTraffic]]:
         return self._inner.traffic(generator)

@@ -45,7 +45,9 @@ class Softmax:
 
     def sample(self, prediction: Tensor, generator: Generator) -> Tensor:
         shape = prediction.shape[:-1]
-        level = torch.rand(shape, generator=generator, device=generator.device).to(prediction)
+        level = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float32).to(
+            prediction
+        )
         drawn = torch.searchsorted(prediction.cumsum(-1), level.unsqueeze(-1)).squeeze(-1)
         return self.derivative(prediction, drawn.clamp_(max=prediction.shape[-1] - 1), None)
 
@@ -67,7 +69,9 @@ class Squared:
 
     def sample(self, prediction: Tensor, generator: Generator) -> Tensor:
         """A Gaussian cotangent whose covariance is the Hessian."""
-        noise = torch.randn(prediction.shape, generator=generator, device=generator.device).to(prediction)
+        noise = torch.randn(
+            prediction.shape, generator=generator, device=generator.device, dtype=torch.float32
+        ).to(prediction)
         return noise * (2.0 / prediction.shape[-1]) ** 0.5
 
 
