@@ -106,3 +106,8 @@ def test_the_rms_is_of_per_segment_gradients(model: rn.RecurrentModel) -> None:
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):
         DynamicSettings(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_rate_that_is_no_number_is_refused() -> None:
+    with pytest.raises(UserError, match="nan"):
+        DynamicSettings(rate=float("nan"))

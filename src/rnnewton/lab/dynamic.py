@@ -48,7 +48,7 @@ class DynamicSettings:
             )
         if self.segment < 1:
             raise UserError(f"a segment has at least 1 symbol, not {self.segment}")
-        if (self.rate or 0.0) < 0 or not 0 <= self.pull <= 1:
+        if not (self.rate or 0.0) >= 0 or not 0 <= self.pull <= 1:  # nan is neither
             raise UserError(
                 f"the rate is not below 0 and the pull is within 0 and 1, not {self.rate} and {self.pull}"
             )
