@@ -89,9 +89,10 @@ def eigenbasis(matrix: Tensor) -> Tensor | None:
     symmetric = (matrix + matrix.mT) / 2
     for dtype in dict.fromkeys((matrix.dtype, torch.float64)):
         try:
-            basis = torch.linalg.eigh(symmetric.to(dtype)).eigenvectors.to(matrix.dtype)
+            vectors = torch.linalg.eigh(symmetric.to(dtype)).eigenvectors
         except RuntimeError:  # torch.linalg.LinAlgError is one
             continue
+        basis = vectors.to(matrix.dtype).contiguous()  # row-major: a saved basis multiplies to the same bits
         if bool(torch.isfinite(basis).all()):
             return basis
     return None
