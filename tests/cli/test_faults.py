@@ -44,7 +44,7 @@ FAULTS = [
     (["text.txt", "--config", "none.toml"], "none.toml"),
     (["text.txt", "--preset", "thesis/mlstn"], "'thesis/mlstm'"),
     (["--preset", "thesis/mlstm"], "licensed"),
-    (["text.txt", "--hiden", "8"], "--hiden"),
+    (["text.txt", "--hiden", "8"], "the nearest one is --hidden"),
     (["text.txt", "--optimizer", "lstm-online", "--cell", "mlstm"], "lstm-online"),
     (["text.txt", "--tap", "cell", "--cell", "rnn"], "--tap cell"),
     (["text.txt", "--forget-bias", "1"], "--bias"),

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command is chosen, so that help is there at o
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -86,7 +87,9 @@ def _run(words: list[str]) -> int:
         )
         if name == command:
             import_module(f"rnnewton.cli.{module}").add_arguments(each)
-    args = parser.parse_args(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise UserError(_unknown_word(unknown[0], commands.choices.get(args.command or "")))
     if args.version:
         from rnnewton import __version__
 
@@ -96,6 +99,17 @@ def _run(words: list[str]) -> int:
         parser.print_help()
         return 0
     return int(import_module(f"rnnewton.cli.{COMMANDS[args.command][0]}").run(args))
+
+
+def _unknown_word(word: str, command: argparse.ArgumentParser | None) -> str:
+    """A word that nobody asked for, and the nearest flag that there is."""
+    name = "rnnewton" if command is None else command.prog
+    flags = (
+        [] if command is None else [flag for flag in command._option_string_actions if flag.startswith("--")]
+    )
+    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.5)
+    hint = f"the nearest one is {near[0]}" if near and word.startswith("-") else f"see `{name} --help`"
+    return f"{name} does not know {word}; {hint}."
 
 
 def _in_words(error: OSError) -> str:
