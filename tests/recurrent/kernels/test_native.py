@@ -14,7 +14,15 @@ from rnnewton.recurrent.blocks import Block, Scored
 from rnnewton.recurrent.cells import CELLS, make_cell
 from rnnewton.recurrent.cells.base import Hidden, HiddenCell
 from rnnewton.recurrent.chunk import Structural
-from rnnewton.recurrent.kernels import NativeChunk, Way, library, open_chunk, supports, unavailable
+from rnnewton.recurrent.kernels import (
+    NativeChunk,
+    Way,
+    library,
+    open_chunk,
+    release_memory,
+    supports,
+    unavailable,
+)
 from rnnewton.recurrent.layout import layout_of
 from rnnewton.recurrent.linearization import Choices, RecurrentLinearization
 from rnnewton.recurrent.matrices import Arithmetic
@@ -178,6 +186,16 @@ def test_a_budget_chooses_between_storing_and_recomputing() -> None:
     chunk, reason = open_chunk(architecture, flat, block, Way(memory=1000))
     assert chunk is None
     assert reason is not None and "budget" in reason
+
+
+def test_memory_that_is_kept_can_be_released() -> None:
+    architecture = Option().architecture("mlstm", (9,))
+    flat, block = weights(architecture), block_of(architecture, Option(), 5, 6, seed=3)
+    before = everything(architecture, flat, block, Way())
+    release_memory()
+    assert all(
+        torch.equal(x, y) for x, y in zip(before, everything(architecture, flat, block, Way()), strict=True)
+    )
 
 
 def test_small_numbers_do_not_slow_or_change_the_callers_arithmetic() -> None:

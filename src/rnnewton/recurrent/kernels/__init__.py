@@ -28,6 +28,7 @@ __all__ = [
     "open_chunk",
     "open_stream",
     "read_block",
+    "release_memory",
     "supports",
     "unavailable",
 ]
@@ -53,6 +54,12 @@ def library() -> Any:
 def unavailable() -> str | None:
     """Why there is no library here, or None."""
     return _attempt()[1]
+
+
+def release_memory() -> None:
+    """Gives the memory that is kept between passes back to the system."""
+    if _attempt.cache_info().currsize and library() is not None:
+        library().rn_release()
 
 
 def supports(architecture: Architecture, flat: Tensor) -> str | None:
