@@ -193,7 +193,7 @@ def in_one_line(settings: Settings, facts: Facts) -> str:
     ends = [] if limits.steps is None else [f"{limits.steps} steps"]
     if limits.seconds is not None:
         minutes = limits.seconds / 60
-        ends.append(f"{minutes:g} minutes" if minutes >= 2 else f"{limits.seconds:g} seconds")
+        ends.append(f"{minutes:.3g} minutes" if minutes >= 2 else f"{limits.seconds:g} seconds")
     return "; ".join([*parts, f"until {' or '.join(ends)}"])
 
 

@@ -71,9 +71,8 @@ def lengths(split: Split, characters: int) -> tuple[int, int, int]:
     asked = [part for part, share in zip(counts, split.shares) if share > 0]
     if min([counts[0], *asked]) < 2 or sum(counts) > characters:
         raise UserError(
-            f"the text of {characters:,} characters is too short to be split into"
-            f" {' / '.join(map(str, counts))}: each part needs at least 2; give a longer text or another"
-            " --split"
+            f"the text of {characters:,} characters is too short to be split into {len(asked)} parts of at"
+            " least 2 each, as --split asks; give a longer text or another --split"
         )
     training, validation, test = (*counts, 0)[:3]
     return training, validation, test
