@@ -21,7 +21,7 @@ def test_the_demo(
     assert (run / "samples" / "demo.txt").read_text().startswith("The ")
     assert json.loads((run / "done.json").read_text())["reason"] == "seconds"
     for line in out.splitlines():  # everything that it names is there
-        if line.startswith("  ") and line.split()[0] in (
+        if line.startswith("  ") and " ".join(line.split()[:1]) in (
             "config.toml",
             "metrics.jsonl",
             "curves.png",
